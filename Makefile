@@ -1,0 +1,47 @@
+# Everything a developer or CI runs. Each target sets up what it needs in $(VENV) first.
+#   make VENV=.venv-3.12 PYTHON=python3.12 test   runs the tests on another interpreter
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: help demo test prove check bench format clean
+help:
+	@echo "make demo    run the main job (DEMO_SECONDS=8 ends it by itself)"
+	@echo "make test    all tests, under three minutes"
+	@echo "make check   format, lint, types, import direction"
+	@echo "make prove   chaos, storms and long repeats"
+	@echo "make bench   speed, as ratios in one run"
+	@echo "make format  rewrite the files as 'make check' wants them"
+
+$(READY): pyproject.toml scripts/find-python
+	"$${PYTHON:-$$(sh scripts/find-python)}" -m venv --clear $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"  # 25.1 brought --group
+	$(BIN)/python -m pip install --quiet --group dev --config-settings editable_mode=compat --editable .
+	touch $(READY)
+
+demo: $(READY)
+	@$(BIN)/python examples/demo.py
+
+test: $(READY)
+	$(BIN)/pytest -m "not prove" --cov --cov-report=term
+
+prove: $(READY)
+	$(BIN)/pytest -m prove --timeout=900
+
+check: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+bench: $(READY)
+	$(BIN)/python benchmarks/control_plane.py
+
+format: $(READY)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:
+	rm -rf .venv .venv-* build dist .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,316 @@
+"""`ControlActor`: a Pykka actor that always answers, and whose end is always seen."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast, final
+
+import pykka
+from pykka.messages import ProxyCall, ProxyGetAttr, ProxySetAttr
+from typing_extensions import override
+
+from loopwarden._blocking import SYSTEM
+from loopwarden._ticket import Ticket, write
+from loopwarden.actors._forgotten import forget, remember
+from loopwarden.actors._inbox import Inbox
+from loopwarden.actors._messages import Request, TicketCarrier
+from loopwarden.actors._ref import ControlRef
+from loopwarden.clock import SYSTEM_CLOCK, Clock
+from loopwarden.errors import ActorDeadError, UnsupportedRequestError
+
+# Pykka's poison pill has no public name; an actor loop that replaces Pykka's must know it.
+from pykka.messages import _ActorStop  # pyright: ignore[reportPrivateUsage]  # isort: skip
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from loopwarden.actors._inbox import Envelope
+
+__all__ = ["ActorExit", "ControlActor", "Deferred"]
+
+logger = logging.getLogger("loopwarden")
+
+_PYKKA_MESSAGES = frozenset((_ActorStop, ProxyCall, ProxyGetAttr, ProxySetAttr))
+_thread_numbers = itertools.count()
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ActorExit:
+    """The end of an actor: who it was, and what ended it if it was not asked to end."""
+
+    actor: str
+    cause: BaseException | None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Deferred:
+    """What a handler returns to say that the answer will come later, by ``ticket``.
+
+    If the actor ends first, whoever asked gets `ActorDeadError`.
+    """
+
+    ticket: Ticket[Any]
+
+
+class _EndTicket(Ticket[ActorExit]):
+    """Shared by all who watch an actor, so none of them may cancel it for the others."""
+
+    @override
+    def cancel(self) -> bool:
+        return False
+
+
+class ControlActor(pykka.ThreadingActor):
+    """A Pykka actor with Pykka's hooks and rules, except for what Pykka leaves open:
+
+    - every ticket resolves: by a reply, by an error, or by the end of the actor;
+    - nothing that a handler raises, ``SystemExit`` included, reaches another actor: it ends this one;
+    - the end is seen exactly once, at `ended`, with its cause, after ``on_stop``, also if ``on_start`` raised.
+
+    As in Pykka, an exception in a handler goes to whoever asked, and ends the actor if nobody did.
+    A reply that nobody takes (a cancelled ticket, one that somebody else completed) is counted, never raised.
+    """  # noqa: D415  the first sentence is the list
+
+    use_daemon_thread = True
+
+    def __init__(self, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        super().__init__()
+        self._clock = clock
+        self._thread_name = f"{type(self).__name__}-{next(_thread_numbers)}"
+        self._inbox = Inbox(clock.blocking)
+        self.actor_inbox = cast("Any", self._inbox)  # Pykka's envelopes are its own; nobody else reads them
+        #: See `ControlRef.ended`.
+        self.ended: Ticket[ActorExit] = _EndTicket(clock.blocking)
+        self._started = clock.blocking.slot()
+        self._ending = False
+        self._cause: BaseException | None = None
+        self._deferred: dict[object, Envelope] = {}
+        self._unclaimed_lock = (
+            clock.blocking.lock()
+        )  # guards _unclaimed_replies; a deferred answer may come from any thread
+        self._unclaimed_replies = 0
+        self._actor_ref = self._create_ref()
+
+    @property
+    def clock(self) -> Clock:
+        """The clock that this actor lives by."""
+        return self._clock
+
+    @property
+    @override
+    def actor_ref(self) -> ControlRef:
+        """The ref of this actor."""
+        return cast("ControlRef", self._actor_ref)
+
+    @classmethod
+    @override
+    def start(cls, *args: Any, **kwargs: Any) -> ControlRef:
+        """Make an actor and start it; arguments go to its constructor."""
+        return cls(*args, **kwargs).launch()
+
+    def launch(self) -> ControlRef:
+        """Start this very actor; launching again changes nothing.
+
+        Raises:
+            RuntimeError: if its thread cannot be started; then the actor has ended.
+        """
+        mark = object()
+        if self._started.setdefault(0, mark) is mark:
+            pykka.ActorRegistry.register(self._actor_ref)
+            remember(self.actor_ref)
+            self._start_actor_loop()
+        return self.actor_ref
+
+    @property
+    def unclaimed_replies(self) -> int:
+        """How many replies nobody took."""
+        return self._unclaimed_replies
+
+    # What a subclass may replace.
+
+    def _create_ref(self) -> ControlRef:
+        return ControlRef(self)
+
+    def _asked_to_stop(self) -> None:
+        """Do what ``ref.stop()`` asks for: end after this message."""
+        self._end()
+
+    def _epilogue(self, cause: BaseException | None) -> Callable[[object], object]:
+        """Return what answers a message after the end; called once, on the actor's thread, as it ends.
+
+        The answer must not refer to the actor, or the ref would keep it alive.
+        """
+        name = str(self._actor_ref)
+
+        def refuse(_message: object) -> object:
+            raise dead_of(name, cause)
+
+        return refuse
+
+    def _end(self, cause: BaseException | None = None) -> None:
+        """End after the message that is being handled."""
+        self._ending = True
+        self._cause = cause
+
+    # The replaced actor loop.
+
+    @staticmethod
+    @override
+    def _create_actor_inbox() -> Any:
+        return Inbox(SYSTEM)
+
+    @staticmethod
+    @override
+    def _create_future() -> Ticket[Any]:
+        return Ticket()
+
+    @override
+    def _start_actor_loop(self) -> None:
+        try:
+            self._clock.blocking.start_thread(self._actor_loop, self._thread_name)
+        except BaseException as error:
+            self._finish(error)
+            raise
+
+    @override
+    def _actor_loop(self) -> None:
+        cause = _raised_by(self.on_start)
+        if cause is None:
+            cause = self._serve()
+            pykka.ActorRegistry.unregister(self._actor_ref)
+            self.actor_stopped.set()
+            if cause is None:
+                cause = _raised_by(self.on_stop)
+            else:
+                failure = cause  # a name of its own for the closure
+                _raised_by(lambda: self.on_failure(type(failure), failure, failure.__traceback__))
+        self._finish(cause)
+
+    def _serve(self) -> BaseException | None:
+        get, handle = self._inbox.get, self._handle_receive
+        while not self._ending:
+            message, ticket = get()  # woken by whoever sends
+            reply: object = None
+            try:
+                reply = handle(message)
+            except UnsupportedRequestError as error:
+                # A request that the actor does not know must not end it, even if nobody waits for the answer.
+                if not self._answer((message, ticket), None, error):
+                    logger.warning("%s", error)
+            except Exception as error:  # noqa: BLE001  isolates user code
+                if not self._answer((message, ticket), None, error):
+                    return error
+            except BaseException as error:  # noqa: BLE001  isolates user code
+                self._answer((message, ticket), None, dead_of(str(self._actor_ref), error))
+                return error
+            else:
+                if isinstance(message, TicketCarrier) or isinstance(reply, Deferred):
+                    self._reply((message, ticket), reply)
+                elif ticket is not None and not write(ticket, reply):
+                    self._count_unclaimed()
+            message = ticket = reply = None  # an idle actor keeps no message alive
+        return self._cause
+
+    def _finish(self, cause: BaseException | None) -> None:
+        pykka.ActorRegistry.unregister(self._actor_ref)
+        self.actor_stopped.set()
+        name = str(self._actor_ref)
+        if cause is not None:
+            logger.error("%s was ended by %r", name, cause, exc_info=cause)
+        try:
+            answer = self._epilogue(cause)
+        except BaseException:  # a hook that fails must not leave tickets behind
+            logger.exception("the epilogue of %s raised", name)
+            answer = ControlActor._epilogue(self, cause)
+        self._inbox.close(lambda envelope: _refuse(envelope, answer))
+        forget(self.actor_ref)
+        if not write(self.ended, ActorExit(name, cause)):
+            self._count_unclaimed()
+        while self._deferred:
+            _, envelope = self._deferred.popitem()
+            self._answer(envelope, None, dead_of(name, cause))
+
+    @override
+    def _handle_receive(self, message: Any) -> Any:
+        if type(message) not in _PYKKA_MESSAGES:
+            return self.on_receive(message)
+        if isinstance(message, _ActorStop):
+            self._asked_to_stop()
+            return Deferred(self.ended.map(lambda _: None))
+        return super()._handle_receive(message)
+
+    def _reply(self, envelope: Envelope, reply: object) -> None:
+        if not isinstance(reply, Deferred):
+            self._answer(envelope, reply, None)
+            return
+        key = object()
+        self._deferred[key] = envelope
+
+        def arrived(source: Ticket[Any]) -> None:
+            # Whoever takes the envelope out answers it: this callback, or the end of the actor.
+            waiting = self._deferred.pop(key, None)
+            if waiting is not None:
+                try:
+                    result = source.wait(0)
+                except BaseException as error:  # noqa: BLE001  whatever it is, it is the answer
+                    self._answer(waiting, None, error)
+                else:
+                    self._answer(waiting, result, None)
+
+        reply.ticket.on_ready(arrived)
+
+    def _answer(self, envelope: Envelope, result: object, error: BaseException | None) -> bool:
+        """Answer every ticket of an envelope; false if there is none."""
+        tickets = _tickets_of(envelope)
+        for ticket in tickets:
+            if not write(ticket, result, error):
+                self._count_unclaimed()
+        return bool(tickets)
+
+    def _count_unclaimed(self) -> None:
+        with self._unclaimed_lock:
+            self._unclaimed_replies += 1
+
+
+def dead_of(actor: str, cause: BaseException | None) -> ActorDeadError:
+    """Return the error that says what ended the actor."""
+    error = ActorDeadError(actor)
+    error.__cause__ = cause
+    return error
+
+
+def _raised_by(hook: Callable[[], object]) -> BaseException | None:
+    """Run one of the user's hooks; return what it raised."""
+    try:
+        hook()
+    except BaseException as error:  # noqa: BLE001  isolates user code
+        return error
+    return None
+
+
+def _tickets_of(envelope: Envelope) -> list[Ticket[Any]]:
+    message, ticket = envelope
+    tickets = [] if ticket is None else [ticket]
+    if isinstance(message, TicketCarrier):
+        carried = cast("Request[Any]", message).ticket
+        if carried is not None and carried is not ticket:
+            tickets.append(carried)
+    return tickets
+
+
+def _refuse(envelope: Envelope, answer: Callable[[object], object]) -> None:
+    """Answer an envelope that came after the end; on whichever thread put it there."""
+    tickets = _tickets_of(envelope)
+    if not tickets:
+        return
+    result, error = None, None
+    try:
+        result = answer(envelope[0])
+    except Exception as refusal:  # noqa: BLE001  the refusal is the answer
+        error = refusal
+    for ticket in tickets:
+        write(ticket, result, error)

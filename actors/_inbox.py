@@ -1,0 +1,65 @@
+"""`Inbox`: what an actor reads from, and what answers when the actor is gone."""
+
+from __future__ import annotations
+
+import queue
+from typing import TYPE_CHECKING, Any, TypeAlias, final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from loopwarden._blocking import Blocking, WorkQueue
+    from loopwarden._ticket import Ticket
+
+__all__ = ["Envelope", "Inbox"]
+
+#: A message, and the ticket that takes the answer.
+Envelope: TypeAlias = "tuple[Any, Ticket[Any] | None]"
+
+
+@final
+class Inbox:
+    """A queue of envelopes that is closed once, for good.
+
+    No ticket is left behind: `put` puts first and then looks whether the inbox is closed, `close` closes first
+    and then flushes, so whichever comes second sees the other's step. Nothing here takes a lock, so it
+    is safe in a signal handler.
+    """
+
+    __slots__ = ("_refuse", "closed", "enqueue", "get", "get_nowait", "is_empty")
+
+    def __init__(self, blocking: Blocking) -> None:
+        envelopes: WorkQueue[Envelope] = blocking.queue()
+        # Bound once: they are called with every message.
+        self.enqueue = envelopes.put
+        self.get = envelopes.get
+        self.get_nowait = envelopes.get_nowait
+        self.is_empty = envelopes.empty
+        self.closed = False
+        self._refuse: Callable[[Envelope], None] | None = None
+
+    def put(self, envelope: Envelope, /) -> None:
+        """Put an envelope; if the inbox is closed, it is answered at once, on this thread."""
+        self.enqueue(envelope)
+        if self.closed:
+            self.flush()
+
+    def empty(self) -> bool:
+        """Say whether nothing is waiting, as Pykka asks it."""
+        return self.is_empty()
+
+    def close(self, refuse: Callable[[Envelope], None]) -> None:
+        """Close for good; ``refuse`` answers what is still there and whatever comes from now on."""
+        self._refuse = refuse
+        self.closed = True
+        self.flush()
+
+    def flush(self) -> None:
+        """Answer what is waiting in a closed inbox; safe for any number of threads at once."""
+        assert self._refuse is not None, "only a closed inbox is flushed"
+        while True:
+            try:
+                envelope = self.get_nowait()
+            except queue.Empty:
+                return
+            self._refuse(envelope)

@@ -1,0 +1,133 @@
+"""The control messages: what a loop can be told, and what it answers."""
+
+from __future__ import annotations
+
+from typing import Annotated, Generic, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.json_schema import SkipJsonSchema
+
+from loopwarden._ticket import Ticket
+from loopwarden.actors._progress import Activity, InHand
+from loopwarden.actors._state import LoopState
+
+__all__ = [
+    "ControlMessage",
+    "HealthCheckRequest",
+    "HealthStatus",
+    "MessageFate",
+    "ProcessRequest",
+    "Request",
+    "ShutdownConfirmRequest",
+    "ShutdownRequest",
+    "ShutdownResult",
+    "TicketCarrier",
+]
+
+R = TypeVar("R")
+
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class TicketCarrier:
+    """Marks the messages that may carry a ticket.
+
+    A plain class, because the actor loop asks for it with each message, and pydantic's models answer
+    ``isinstance`` ten times more slowly.
+    """
+
+    __slots__ = ()
+
+
+class ControlMessage(BaseModel):
+    """A message that tells an actor what to do: frozen, and strict about its fields.
+
+    A bad value or an unknown field raises pydantic's ``ValidationError``, which names the field, where
+    the message is made; the actor never sees it.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, arbitrary_types_allowed=True)
+
+
+class Request(ControlMessage, TicketCarrier, Generic[R]):
+    """A control message that is answered with an ``R``.
+
+    It may carry the ticket that takes the answer, next to the one that ``ask`` makes. The ticket is no part
+    of the message's schema nor of its wire form.
+    """
+
+    ticket: SkipJsonSchema[Ticket[R] | None] = Field(default=None, exclude=True, repr=False)
+
+
+class _Reply(BaseModel):
+    """An answer: frozen, and strict about its fields."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class MessageFate(_Reply):
+    """What became of one message at the end of its loop."""
+
+    message_id: str
+    fate: str
+
+
+class HealthStatus(_Reply):
+    """How a loop is, in its own words."""
+
+    loop_name: str
+    state: LoopState
+    #: True from the return of ``start()`` until the worker has ended.
+    running: bool
+    #: In the clock's monotonic seconds; None if the loop has no heartbeat, and so is not watched.
+    last_heartbeat: float | None
+    #: Seconds since the last heartbeat.
+    heartbeat_age: float | None
+    #: What it is doing and since when; None if the loop does not tell.
+    activity: Activity | None = None
+    activity_since: float | None = None
+    in_hand: tuple[InHand, ...] = ()
+    processed: int = 0
+    failed: int = 0
+    returned: int = 0
+    #: Answers that nobody took, because their ticket was cancelled or completed by somebody else.
+    unclaimed_replies: int = 0
+    #: What ended the loop, if something did.
+    error: str | None = None
+
+
+class ShutdownResult(_Reply):
+    """How the end of a loop went."""
+
+    loop_name: str
+    #: True if the worker returned by itself, and in time.
+    clean_shutdown: bool
+    #: Seconds from the first request to stop until the end, or until the request timed out.
+    duration: float
+    fates: tuple[MessageFate, ...] = ()
+    #: What the loop, or its ``shutdown``, raised.
+    error: str | None = None
+
+
+class ShutdownRequest(Request[ShutdownResult]):
+    """Stop: complete what is in hand, take nothing new.
+
+    If ``timeout`` passes first, the answer says ``clean_shutdown=False`` and the loop goes on stopping.
+    """
+
+    timeout: Seconds = 30.0
+    reason: str = ""
+
+
+class HealthCheckRequest(Request[HealthStatus]):
+    """Say how you are; answered in every state, also in the middle of a handler."""
+
+
+class ShutdownConfirmRequest(Request[ShutdownResult]):
+    """Answer when the loop has truly ended; it does not ask the loop to end."""
+
+
+class ProcessRequest(Request[object]):
+    """Put one body straight through the loop's handler, on its worker, and answer what the handler returns."""
+
+    body: object

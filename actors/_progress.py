@@ -1,0 +1,72 @@
+"""What a worker is doing, as its loop tells it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import final
+
+from pydantic import BaseModel, ConfigDict
+
+from loopwarden.clock import SYSTEM_CLOCK, Clock
+
+__all__ = ["Activity", "InHand", "Progress"]
+
+
+class Activity(StrEnum):
+    """What a loop is doing while it runs."""
+
+    POLLING = "polling"
+    WORKING = "working"
+    PAUSED = "paused"
+    DRAINING = "draining"
+    BACKING_OFF = "backing_off"
+    STALLED = "stalled"
+    DEGRADED = "degraded"
+
+
+class InHand(BaseModel):
+    """The message that a worker has in hand, how often it was delivered, and since when it is there."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    message_id: str
+    delivery_count: int
+    since: float
+
+
+@final
+class Progress:
+    """What one worker is doing: written by that worker alone, read by anyone without a lock.
+
+    A loop that has one of these as its ``progress`` shows in its health what it is doing.
+    """
+
+    __slots__ = ("_clock", "_doing", "failed", "processed", "returned")
+
+    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._clock = clock
+        # One tuple, replaced as a whole, so that a reader never sees half of a change.
+        self._doing: tuple[Activity, float, InHand | None] = (Activity.POLLING, clock.monotonic(), None)
+        #: Messages that were handled.
+        self.processed = 0
+        #: Messages whose handler raised.
+        self.failed = 0
+        #: Messages that went back unhandled.
+        self.returned = 0
+
+    def polling(self) -> None:
+        """Say that the worker waits for a message."""
+        self._doing = (Activity.POLLING, self._clock.monotonic(), None)
+
+    def working(self, message_id: str, delivery_count: int = 1) -> None:
+        """Say that the worker has a message in hand."""
+        now = self._clock.monotonic()
+        in_hand = InHand(message_id=message_id, delivery_count=delivery_count, since=now)
+        self._doing = (Activity.WORKING, now, in_hand)
+
+    def snapshot(self) -> tuple[Activity, float, InHand | None]:
+        """Return the activity, since when, and what is in hand."""
+        return self._doing
+
+    def __repr__(self) -> str:
+        return f"<Progress, {self._doing[0]}, {self.processed} processed, {self.failed} failed>"

@@ -1,0 +1,119 @@
+"""Typed refs: how an actor is spoken to from any thread."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
+
+import pykka
+from typing_extensions import override
+
+from loopwarden._ticket import Ticket, wait_all
+from loopwarden.actors._messages import HealthCheckRequest, HealthStatus, Request, TicketCarrier
+from loopwarden.errors import ActorDeadError
+
+# Pykka's poison pill has no public name; a ref that stops an actor must send it.
+from pykka.messages import _ActorStop  # pyright: ignore[reportPrivateUsage]  # isort: skip
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from loopwarden.actors._actor import ActorExit, ControlActor
+    from loopwarden.actors._inbox import Inbox
+
+__all__ = ["ControlRef", "check_health"]
+
+R = TypeVar("R")
+
+
+class ControlRef(pykka.ActorRef[Any]):
+    """A ref to one of our actors: Pykka's, plus `send` and `ended`.
+
+    Nothing here blocks unless it is asked to (``ask`` and ``stop`` with ``block=True``), and every
+    ticket that it returns resolves, also if the actor ends, or has ended.
+    """
+
+    def __init__(self, actor: ControlActor) -> None:
+        super().__init__(actor)
+        self._blocking = actor.clock.blocking
+        self._inbox = cast("Inbox", self.actor_inbox)
+        self._enqueue = self._inbox.enqueue
+        #: Resolves once, when the actor has ended, after its ``on_stop``: with the cause, never with an error.
+        self.ended: Ticket[ActorExit] = actor.ended
+
+    def send(self, message: Request[R]) -> Ticket[R]:
+        """Send a request; return the ticket that it carries, or a new one."""
+        carried = message.ticket
+        ticket: Ticket[R] = Ticket(self._blocking) if carried is None else carried
+        self._inbox.put((message, ticket))
+        return ticket
+
+    @override
+    def tell(self, message: Any) -> None:
+        """Send a message without asking for an answer; a ticket that it carries is answered nevertheless.
+
+        Raises:
+            ActorDeadError: if the actor has ended and the message carries no ticket that could say so.
+        """
+        inbox = self._inbox
+        if inbox.closed and not (isinstance(message, TicketCarrier) and cast("Request[Any]", message).ticket):
+            raise ActorDeadError(str(self))
+        self._enqueue((message, None))
+        if inbox.closed:
+            inbox.flush()
+
+    @overload
+    def ask(self, message: Any, *, block: Literal[False], timeout: float | None = None) -> Ticket[Any]: ...
+
+    @overload
+    def ask(self, message: Any, *, block: Literal[True], timeout: float | None = None) -> Any: ...
+
+    @overload
+    def ask(self, message: Any, *, block: bool = True, timeout: float | None = None) -> Any | Ticket[Any]: ...
+
+    @override
+    def ask(self, message: Any, *, block: bool = True, timeout: float | None = None) -> Any | Ticket[Any]:  # pyright: ignore[reportIncompatibleMethodOverride]  its overloads are Pykka's, with Ticket for Future
+        """Send a message and return the answer, or a ticket for it if not ``block``."""
+        ticket: Ticket[Any] = Ticket(self._blocking)
+        self._enqueue((message, ticket))
+        inbox = self._inbox
+        if inbox.closed:
+            inbox.flush()
+        return ticket.wait(timeout) if block else ticket
+
+    @overload
+    def stop(self, *, block: Literal[True], timeout: float | None = None) -> bool: ...
+
+    @overload
+    def stop(self, *, block: Literal[False], timeout: float | None = None) -> Ticket[bool]: ...
+
+    @overload
+    def stop(self, *, block: bool = True, timeout: float | None = None) -> bool | Ticket[bool]: ...
+
+    @override
+    def stop(self, *, block: bool = True, timeout: float | None = None) -> bool | Ticket[bool]:
+        """Ask the actor to end once it has handled what was sent before.
+
+        Returns:
+            True when it has ended, false if it had ended before; or a ticket for that if not ``block``.
+        """
+        stopped: Ticket[bool] = Ticket(self._blocking)
+        asked = self.ask(_ActorStop(), block=False)
+        asked.on_ready(lambda answer: stopped.complete(not isinstance(_error_of(answer), ActorDeadError)))
+        return stopped.wait(timeout) if block else stopped
+
+
+def _error_of(ticket: Ticket[Any]) -> BaseException | None:
+    try:
+        ticket.wait(0)
+    except BaseException as error:  # noqa: BLE001  it is data here
+        return error
+    return None
+
+
+def check_health(refs: Iterable[ControlRef], timeout: float | None = 5.0) -> list[HealthStatus]:
+    """Ask all for their health at once; return the answers in order, within one deadline.
+
+    Raises:
+        TicketTimeoutError: if not all have answered by then; it says how many have not.
+    """
+    return wait_all([ref.send(HealthCheckRequest()) for ref in refs], timeout)

@@ -1,0 +1,1 @@
+"""At-least-once queues: the contract and its back ends."""

@@ -1,0 +1,46 @@
+"""Actor-model supervision for queue-polling loops, on Pykka."""
+
+from __future__ import annotations
+
+import logging
+
+from loopwarden.actors import (
+    HealthCheckRequest,
+    HealthStatus,
+    Heartbeat,
+    LoopActor,
+    LoopRef,
+    LoopState,
+    ProcessRequest,
+    Runnable,
+    ShutdownConfirmRequest,
+    ShutdownRequest,
+    ShutdownResult,
+    SupportsProcess,
+    Ticket,
+    check_health,
+    wait_all,
+)
+
+__all__ = [
+    # Loops
+    "Heartbeat",
+    "LoopActor",
+    "LoopRef",
+    "LoopState",
+    "Runnable",
+    "SupportsProcess",
+    # Tickets
+    "Ticket",
+    "check_health",
+    "wait_all",
+    # Control messages and their answers
+    "HealthCheckRequest",
+    "HealthStatus",
+    "ProcessRequest",
+    "ShutdownConfirmRequest",
+    "ShutdownRequest",
+    "ShutdownResult",
+]
+
+logging.getLogger("loopwarden").addHandler(logging.NullHandler())

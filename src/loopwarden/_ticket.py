@@ -1,0 +1,324 @@
+"""`Ticket`: the single-use answer to one request."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import pykka
+from typing_extensions import override
+
+from loopwarden._blocking import SYSTEM, Blocking, Slot
+from loopwarden.clock import SYSTEM_CLOCK
+from loopwarden.errors import (
+    TicketAlreadyCompletedError,
+    TicketCancelledError,
+    TicketError,
+    TicketTimeoutError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable
+    from types import TracebackType
+
+    from loopwarden.clock import Clock
+
+__all__ = ["Ticket", "settle", "wait_all", "write"]
+
+logger = logging.getLogger("loopwarden")
+
+T = TypeVar("T")
+J = TypeVar("J")
+M = TypeVar("M")
+R = TypeVar("R")
+
+#: Where the outcome stands in the slot.
+_OUTCOME = 0
+
+
+class Ticket(pykka.Future[T]):
+    """A single-use answer: written once, read by anyone, any number of times.
+
+    Exactly one of racing writers wins. No lock is held while a ticket is written or read, so both are
+    safe in a signal handler. It is a ``pykka.Future``, and what Pykka derives from a future (`map`,
+    `filter`, `reduce`, `join`) resolves by itself here, whether or not somebody is waiting.
+
+    >>> ticket: Ticket[int] = Ticket()
+    >>> ticket.is_ready()
+    False
+    >>> ticket.complete(42)
+    >>> ticket.wait(timeout=1.0)
+    42
+    """
+
+    def __init__(self, blocking: Blocking = SYSTEM) -> None:
+        # Not super().__init__(): it sets up Pykka's get hook, which does not exist here, at a third of the cost.
+        self._blocking = blocking
+        self._slot: Slot[tuple[Any, BaseException | None, TracebackType | None]] = blocking.slot()
+        # Whoever pops a callback runs it. A writer writes, then pops; a reader appends, then looks whether
+        # it is written and pops too: so each callback runs exactly once, whoever comes first.
+        self._callbacks: list[Callable[[Ticket[T]], object]] = []
+
+    # The writer's side.
+
+    def complete(self, result: T) -> None:
+        """Write the answer and wake whoever waits.
+
+        Raises:
+            TicketAlreadyCompletedError: if another writer was first.
+            TicketCancelledError: if the reader has given up.
+        """
+        outcome = (result, None, None)
+        if self._slot.setdefault(_OUTCOME, outcome) is not outcome:
+            raise self._refusal()
+        if self._callbacks:
+            self._run_callbacks()
+
+    def fail(self, error: BaseException) -> None:
+        """Write an error, which `wait` will raise; otherwise as `complete`."""
+        if not isinstance(error, BaseException):  # pyright: ignore[reportUnnecessaryIsInstance]  a caller without types
+            raise TypeError(f"fail() takes an exception instance, got {error!r}")
+        if not self._write_error(error):
+            raise self._refusal()
+
+    # The reader's side.
+
+    def wait(self, timeout: float | None = None) -> T:
+        """Return the answer, or raise the error that was written.
+
+        Args:
+            timeout: Real seconds to wait; zero or less looks without blocking.
+
+        Raises:
+            TicketTimeoutError: if there is no answer by then; the ticket stays good.
+        """
+        outcome = self._slot.get(_OUTCOME)
+        if outcome is None:
+            if not self.wait_ready(timeout):
+                raise TicketTimeoutError(timeout or 0.0)
+            outcome = self._slot.get(_OUTCOME)
+            assert outcome is not None, "what was written stays written"
+        result, error, trace = outcome
+        if error is not None:
+            # The trace is put back, or it would grow by one frame with each reader.
+            raise error.with_traceback(trace)
+        return cast("T", result)
+
+    def wait_ready(self, timeout: float | None = None, clock: Clock | None = None) -> bool:
+        """Block until there is an answer, without taking it; say whether there is one.
+
+        Args:
+            timeout: Seconds to wait, real ones unless there is a ``clock``.
+            clock: Whose seconds they are.
+        """
+        if self._slot.get(_OUTCOME) is not None:
+            return True
+        gate = self._blocking.gate()
+        self.on_ready(gate.open)
+        opened = False
+        try:
+            # Woken by the writer's callbacks.
+            opened = gate.wait(timeout) if clock is None else clock.wait(gate, timeout)
+        finally:
+            if not opened:
+                self._forget(gate.open)
+        return self._slot.get(_OUTCOME) is not None
+
+    def is_ready(self) -> bool:
+        """Say whether there is an answer, an error or a cancellation."""
+        return self._slot.get(_OUTCOME) is not None
+
+    def cancel(self) -> bool:
+        """Give the ticket up, so that its writer learns that nobody will read; false if it is written."""
+        return self._write_error(TicketCancelledError("the reader has cancelled this ticket"))
+
+    def on_ready(self, callback: Callable[[Ticket[T]], object]) -> None:
+        """Call ``callback(self)`` once there is an answer: at once if there is one.
+
+        It runs on the writer's thread, so it must not block; what it raises is logged.
+        """
+        self._callbacks.append(callback)
+        if self._slot.get(_OUTCOME) is not None:
+            self._run_callbacks()
+
+    @override
+    def __await__(self) -> Generator[Any, None, T]:
+        if self._slot.get(_OUTCOME) is None:
+            # Whoever awaits has imported asyncio; nobody else shall pay for it.
+            import asyncio  # noqa: PLC0415
+
+            loop = asyncio.get_running_loop()
+            arrived = loop.create_future()
+
+            def arrive() -> None:
+                if not arrived.done():  # its task may have been cancelled
+                    arrived.set_result(None)
+
+            def wake(_: Ticket[T]) -> None:
+                with suppress(RuntimeError):  # the event loop is closed: its reader has gone with it
+                    loop.call_soon_threadsafe(arrive)
+
+            self.on_ready(wake)
+            try:
+                yield from arrived
+            finally:
+                self._forget(wake)
+        return self.wait(0)
+
+    __iter__ = __await__
+
+    # Pykka's names for the same, and what it derives from a future.
+
+    @override
+    def get(self, *, timeout: float | None = None) -> T:
+        """Pykka's name for `wait`."""
+        return self.wait(timeout)
+
+    @override
+    def set(self, value: T | None = None) -> None:
+        """Pykka's name for `complete`."""
+        self.complete(cast("T", value))
+
+    @override
+    def set_exception(
+        self,
+        exc_info: tuple[type[BaseException] | None, BaseException | None, TracebackType | None] | None = None,
+    ) -> None:
+        """Pykka's name for `fail`; without an argument, fail with the exception being handled."""
+        kind, error, trace = exc_info or sys.exc_info()
+        if error is None and kind is not None:
+            error = kind()
+        if error is None:
+            raise TypeError("set_exception() needs exc_info outside of an except block")
+        self.fail(error.with_traceback(trace))
+
+    @override
+    def set_get_hook(self, func: Callable[[float | None], T]) -> None:
+        """Refuse: a ticket resolves by its writer, not by its reader."""
+        raise TypeError("a ticket takes no get hook: use map() or on_ready()")
+
+    @override
+    def map(self, func: Callable[[T], M]) -> Ticket[M]:
+        """Return a ticket for ``func(answer)``; ``func`` runs as `on_ready` says."""
+        return self._derive(lambda: func(self.wait(0)))
+
+    @override
+    def filter(self: Ticket[Iterable[J]], func: Callable[[J], bool]) -> Ticket[Iterable[J]]:  # pyright: ignore[reportIncompatibleMethodOverride]  Pykka types self as its own Future, which cannot derive a ticket
+        """Return a ticket for the items of the answer that pass ``func``."""
+        return self._derive(lambda: [item for item in self.wait(0) if func(item)])
+
+    @override
+    def reduce(self: Ticket[Iterable[J]], func: Callable[[R, J], R], *args: R) -> Ticket[R]:  # pyright: ignore[reportIncompatibleMethodOverride]  as filter
+        """Return a ticket for ``functools.reduce(func, answer, *args)``."""
+        return self._derive(lambda: cast("R", functools.reduce(cast("Any", func), self.wait(0), *args)))
+
+    @override
+    def join(self, *futures: pykka.Future[Any]) -> Ticket[Iterable[Any]]:
+        """Return a ticket for the list of all answers; it fails as soon as one of them fails.
+
+        Raises:
+            TypeError: if one is not a ticket: other futures can only be blocked on.
+        """
+        tickets: list[Ticket[Any]] = [self]
+        for future in futures:
+            if not isinstance(future, Ticket):
+                raise TypeError(f"join() takes tickets, got {future!r}")
+            tickets.append(future)
+        joined: Ticket[Iterable[Any]] = Ticket(self._blocking)
+
+        def arrived(ticket: Ticket[Any]) -> None:
+            if ticket._has_failed():
+                settle(joined, lambda: cast("list[Any]", ticket.wait(0)))
+            elif all(each.is_ready() for each in tickets):
+                settle(joined, lambda: [each.wait(0) for each in tickets])
+
+        for ticket in tickets:
+            ticket.on_ready(arrived)
+        return joined
+
+    def _derive(self, compute: Callable[[], M]) -> Ticket[M]:
+        derived: Ticket[M] = Ticket(self._blocking)
+        self.on_ready(lambda _: settle(derived, compute))
+        return derived
+
+    def _write_error(self, error: BaseException) -> bool:
+        outcome = (None, error, error.__traceback__)
+        if self._slot.setdefault(_OUTCOME, outcome) is not outcome:
+            return False
+        self._run_callbacks()
+        return True
+
+    def _has_failed(self) -> bool:
+        outcome = self._slot.get(_OUTCOME)
+        return outcome is not None and outcome[1] is not None
+
+    def _refusal(self) -> TicketError:
+        outcome = self._slot.get(_OUTCOME)
+        assert outcome is not None, "only a written ticket refuses a writer"
+        if isinstance(outcome[1], TicketCancelledError):
+            return TicketCancelledError("the reader has cancelled this ticket")
+        return TicketAlreadyCompletedError("another writer has completed this ticket")
+
+    def _forget(self, callback: Callable[[Ticket[T]], object]) -> None:
+        with suppress(ValueError):  # it has been popped
+            self._callbacks.remove(callback)
+
+    def _run_callbacks(self) -> None:
+        while self._callbacks:
+            try:
+                callback = self._callbacks.pop(0)
+            except IndexError:  # somebody else has popped the last one
+                return
+            try:
+                callback(self)
+            except BaseException:  # isolates user code: the other callbacks must run too
+                logger.exception("a callback of %r raised", self)
+
+    @override
+    def __repr__(self) -> str:
+        outcome = self._slot.get(_OUTCOME)
+        if outcome is None:
+            return "<Ticket, pending>"
+        result, error, _ = outcome
+        return f"<Ticket, done: {result!r}>" if error is None else f"<Ticket, failed: {error!r}>"
+
+
+def write(ticket: Ticket[Any], result: object = None, error: BaseException | None = None) -> bool:
+    """Write a result or an error; false, and nothing else, if the ticket is written already."""
+    try:
+        if error is None:
+            ticket.complete(result)
+        else:
+            ticket.fail(error)
+    except TicketError:
+        return False
+    return True
+
+
+def settle(ticket: Ticket[T], compute: Callable[[], T]) -> bool:
+    """Write what ``compute`` returns or raises; false if the ticket is written already."""
+    try:
+        result = compute()
+    except BaseException as error:  # noqa: BLE001  whatever it is, it is the answer
+        return write(ticket, error=error)
+    return write(ticket, result)
+
+
+def wait_all(tickets: Iterable[Ticket[T]], timeout: float | None = None) -> list[T]:
+    """Return all answers in order, within one deadline for all of them.
+
+    Raises:
+        TicketTimeoutError: if not all are there by then; it says how many are missing.
+        BaseException: the first error in the order of the tickets.
+    """
+    waited_for = list(tickets)
+    deadline = None if timeout is None else SYSTEM_CLOCK.monotonic() + timeout
+    for ticket in waited_for:
+        remaining = None if deadline is None else deadline - SYSTEM_CLOCK.monotonic()
+        if not ticket.wait_ready(remaining):
+            pending = sum(not each.is_ready() for each in waited_for)
+            raise TicketTimeoutError(timeout or 0.0, pending, len(waited_for))
+    return [ticket.wait(0) for ticket in waited_for]

@@ -1,0 +1,225 @@
+"""Time as an interface: what we read, wait for and are woken by.
+
+Nothing else in Loopwarden reads the time or waits for it, so that a `loopwarden.testing.FakeClock` governs
+every delay. The one exception is a reader's own ``ticket.wait(timeout)``, which is real time.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import time
+from typing import TYPE_CHECKING, Protocol, final
+
+from loopwarden._blocking import SYSTEM, Blocking, Gate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["SYSTEM_CLOCK", "Clock", "SystemClock", "Timer", "TimerQueue"]
+
+logger = logging.getLogger("loopwarden")
+
+
+class Clock(Protocol):
+    """Reads time, waits for it, and calls back at it."""
+
+    @property
+    def blocking(self) -> Blocking:
+        """The seam through which everything that uses this clock blocks."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds that only grow; differences mean something, values do not."""
+        ...
+
+    def wall(self) -> float:
+        """Seconds since the epoch, as other processes see them."""
+        ...
+
+    def wait(self, gate: Gate, timeout: float | None) -> bool:
+        """Block until ``gate`` opens; false if ``timeout`` passed first."""
+        ...
+
+    def call_later(self, delay: float, callback: Callable[[], object]) -> Timer:
+        """Call ``callback`` once, after ``delay`` seconds, on a thread of the clock.
+
+        The callback must not block; what it raises is logged.
+        """
+        ...
+
+
+@final
+class Timer:
+    """A call that is to come."""
+
+    __slots__ = ("_callback", "_queue", "deadline")
+
+    def __init__(self, deadline: float, callback: Callable[[], object], queue: TimerQueue) -> None:
+        self.deadline = deadline
+        self._callback: Callable[[], object] | None = callback
+        self._queue = queue
+
+    def cancel(self) -> bool:
+        """Prevent the call; false if it has been made, is being made, or was cancelled before."""
+        return self._queue.cancel(self)
+
+    @property
+    def is_pending(self) -> bool:
+        """True until the call is made or cancelled."""
+        return self._callback is not None
+
+    def take(self) -> Callable[[], object] | None:
+        """Return what is to be called and forget it; None if it is gone. Called by the queue, under its lock."""
+        callback, self._callback = self._callback, None
+        return callback
+
+
+@final
+class TimerQueue:
+    """Timers in the order of their deadlines; the clocks share it, it knows no time.
+
+    A cancelled timer stays in the heap until it comes up or until half of the heap is cancelled, so
+    cancelling is O(1) amortised and a million cancelled time-outs do not pile up.
+    """
+
+    def __init__(self, blocking: Blocking, on_empty: Callable[[], None] | None = None) -> None:
+        self._on_empty = on_empty  # called without the lock when the last timer is cancelled
+        self._lock = blocking.lock()  # guards _heap, _live and the timers' callbacks
+        self._heap: list[tuple[float, int, Timer]] = []
+        self._live = 0
+        self._sequence = itertools.count()
+
+    def add(self, deadline: float, callback: Callable[[], object]) -> Timer:
+        """Add a timer; equal deadlines keep the order in which they were added."""
+        timer = Timer(deadline, callback, self)
+        with self._lock:
+            heapq.heappush(self._heap, (deadline, next(self._sequence), timer))
+            self._live += 1
+        return timer
+
+    def cancel(self, timer: Timer) -> bool:
+        """Take a timer out; false if it is out already."""
+        with self._lock:
+            if timer.take() is None:
+                return False
+            self._live -= 1
+            if self._live * 2 < len(self._heap):
+                self._heap = [entry for entry in self._heap if entry[2].is_pending]
+                heapq.heapify(self._heap)
+            emptied = self._live == 0
+        if emptied and self._on_empty is not None:
+            self._on_empty()
+        return True
+
+    def pop_due(self, now: float) -> tuple[float, Callable[[], object]] | None:
+        """Take the next timer whose deadline has come, with that deadline."""
+        with self._lock:
+            while self._heap and self._heap[0][0] <= now:
+                deadline, _, timer = heapq.heappop(self._heap)
+                callback = timer.take()
+                if callback is not None:
+                    self._live -= 1
+                    return deadline, callback
+            return None
+
+    def next_deadline(self) -> float | None:
+        """Return the next live deadline, or None if there is no timer."""
+        with self._lock:
+            while self._heap and not self._heap[0][2].is_pending:
+                heapq.heappop(self._heap)
+            return self._heap[0][0] if self._heap else None
+
+    def __len__(self) -> int:
+        return self._live
+
+
+@final
+class SystemClock:
+    """The machine's clock.
+
+    Callbacks of all timers run on one thread, which the first timer starts and which ends with the last.
+    """
+
+    def __init__(self, blocking: Blocking = SYSTEM) -> None:
+        self._blocking = blocking
+        self._timers = TimerQueue(blocking, on_empty=self._look_again)
+        self._lock = blocking.lock()  # guards _wake
+        self._wake: Gate | None = None  # what the timer thread sleeps on; None while there is no such thread
+
+    @property
+    def blocking(self) -> Blocking:
+        """The seam this clock was made with."""
+        return self._blocking
+
+    def monotonic(self) -> float:
+        """Return ``time.monotonic()``."""
+        return time.monotonic()
+
+    def wall(self) -> float:
+        """Return ``time.time()``."""
+        return time.time()
+
+    def wait(self, gate: Gate, timeout: float | None) -> bool:
+        """Block on the gate itself; no timer is needed."""
+        return gate.wait(timeout)
+
+    def call_later(self, delay: float, callback: Callable[[], object]) -> Timer:
+        """Call back on the timer thread.
+
+        Raises:
+            RuntimeError: if the timer thread cannot be started; then the timer is cancelled.
+        """
+        timer = self._timers.add(self.monotonic() + delay, callback)
+        try:
+            self._ensure_thread()
+        except RuntimeError:
+            timer.cancel()
+            raise
+        if self._timers.next_deadline() == timer.deadline:
+            self._look_again()
+        return timer
+
+    def _ensure_thread(self) -> None:
+        with self._lock:
+            if self._wake is None:
+                self._wake = self._blocking.gate()
+                try:
+                    self._blocking.start_thread(self._run, "loopwarden-timers")
+                except RuntimeError:
+                    self._wake = None
+                    raise
+
+    def _look_again(self) -> None:
+        """Wake the timer thread, if there is one: the next deadline has changed."""
+        with self._lock:
+            if self._wake is not None:
+                self._wake.open()
+
+    def _run(self) -> None:
+        while True:
+            while (due := self._timers.pop_due(self.monotonic())) is not None:
+                call(due[1])
+            with self._lock:
+                # A fresh gate first, the look at the queue second: a timer added in between opens the fresh one.
+                wake = self._wake = self._blocking.gate()
+                deadline = self._timers.next_deadline()
+                if deadline is None:
+                    self._wake = None
+                    return
+            wake.wait(deadline - self.monotonic())
+
+    def __repr__(self) -> str:
+        return f"<SystemClock, {len(self._timers)} timers>"
+
+
+def call(callback: Callable[[], object]) -> None:
+    """Run a timer's callback; whatever it raises is logged, because the next timer must come too."""
+    try:
+        callback()
+    except BaseException:  # isolates user code
+        logger.exception("a timer's callback raised")
+
+
+SYSTEM_CLOCK = SystemClock()

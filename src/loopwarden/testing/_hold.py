@@ -1,0 +1,66 @@
+"""`Hold`: a place where a thread stops until the test lets it go."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self, final
+
+from loopwarden._ticket import Ticket, write
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+__all__ = ["Hold"]
+
+#: Real seconds after which a hold gives up; it only matters when the test fails.
+_PATIENCE = 10.0
+
+
+@final
+class Hold:
+    """Something to call, as a handler for instance, that stops its caller until `release`.
+
+    As a context manager it releases at the end, so that a failing test leaves nobody behind.
+
+    >>> hold = Hold()
+    >>> hold.release()
+    >>> hold("a body")
+    'released'
+    """
+
+    def __init__(self) -> None:
+        self._reached: Ticket[None] = Ticket()
+        self._released: Ticket[None] = Ticket()
+
+    def __call__(self, *_args: object) -> str:
+        """Stop here until the release; then return ``"released"``."""
+        write(self._reached)
+        self._released.wait(_PATIENCE)
+        return "released"
+
+    def wait_reached(self) -> None:
+        """Block until somebody has stopped here.
+
+        Raises:
+            TicketTimeoutError: if that does not happen in a few real seconds.
+        """
+        self._reached.wait(_PATIENCE)
+
+    def release(self) -> None:
+        """Let everybody go on, now and from now on."""
+        write(self._released)
+
+    @property
+    def is_released(self) -> bool:
+        """True from the first `release` on."""
+        return self._released.is_ready()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        self.release()
+
+    def __repr__(self) -> str:
+        return f"<Hold, {'released' if self.is_released else 'holding'}>"

@@ -1,0 +1,1 @@
+"""Supervisors, restart policy, scopes and shutdown."""

@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+# The root holds a folder `mailbox`, which would hide the standard library's module of that name.
+_ROOT = str(Path(__file__).resolve().parent.parent)
+sys.path[:] = [entry for entry in sys.path if entry not in {"", _ROOT}]
+
+import pykka  # noqa: E402  after the path is in order
+import pytest  # noqa: E402
+
+from loopwarden.testing import wait_no_threads  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_behind() -> Iterator[None]:
+    yield
+    left = [thread.name for thread in wait_no_threads()]
+    actors = [str(ref) for ref in pykka.ActorRegistry.get_all()]
+    pykka.ActorRegistry.stop_all(block=False)
+    assert not left, f"threads left behind: {left}"
+    assert not actors, f"actors left behind: {actors}"
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    left = [thread.name for thread in wait_no_threads()]
+    if left:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        raise pytest.UsageError(f"after the whole run these threads are alive: {left}")

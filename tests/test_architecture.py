@@ -1,0 +1,119 @@
+"""Rules that no linter knows."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import mailbox
+import pkgutil
+import sys
+from pathlib import Path
+
+import pytest
+
+import loopwarden
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCES = sorted(
+    path
+    for folder in ("src/loopwarden", "actors", "mailbox", "supervision")
+    for path in (ROOT / folder).rglob("*.py")
+    if not path.parent.is_symlink()
+)
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
+
+
+def imported(path: Path) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.add(node.module)
+            names.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return names
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_only_the_clock_reads_the_time(path: Path) -> None:
+    if path.name != "clock.py":
+        assert not imported(path) & {"time", "datetime", "sched"}
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_only_the_seam_blocks_or_starts_threads(path: Path) -> None:
+    if path.name == "_blocking.py":
+        return
+    blocking = {"Thread", "Event", "Condition", "Lock", "RLock", "Semaphore", "Barrier", "Timer", "sleep"}
+    used = {
+        node.attr
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "threading"
+    }
+    assert not used & blocking
+    assert not imported(path) & {"concurrent.futures", "multiprocessing", "_thread"}
+
+
+@pytest.mark.parametrize("path", TESTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_test_sleeps(path: Path) -> None:
+    sleeps = [
+        node.lineno
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "sleep"
+        # sleep(0) of asyncio waits for nothing: it lets the others have a turn.
+        and not (len(node.args) == 1 and isinstance(node.args[0], ast.Constant) and node.args[0].value == 0)
+    ]
+    assert sleeps == []
+
+
+@pytest.mark.parametrize("name", ["actors/_state.py"])
+def test_policy_imports_neither_threads_nor_pykka(name: str) -> None:
+    assert not imported(ROOT / name) & {"threading", "pykka"}
+
+
+def test_no_source_file_is_too_long_to_be_read() -> None:
+    assert [path.name for path in SOURCES if len(path.read_text(encoding="utf-8").splitlines()) > 350] == []
+
+
+def test_mailbox_is_the_standard_librarys() -> None:
+    assert hasattr(mailbox, "Maildir")
+
+
+@pytest.mark.parametrize("folder", ["actors", "mailbox", "supervision"])
+def test_the_links_for_type_checkers_point_to_the_root_folders(folder: str) -> None:
+    link = ROOT / "src" / "loopwarden" / folder
+    if not link.is_symlink():
+        pytest.skip("this checkout has no links")  # core.symlinks=false, a zip file
+
+    assert link.readlink() == Path("../..") / folder
+
+
+PUBLIC = ["loopwarden", "loopwarden.actors", "loopwarden.clock", "loopwarden.errors", "loopwarden.testing"]
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_everything_that_is_exported_is_there_and_documented(name: str) -> None:
+    module = importlib.import_module(name)
+
+    for exported in module.__all__:
+        assert (getattr(module, exported).__doc__ or "").strip(), f"{name}.{exported} says nothing"
+    assert len(set(module.__all__)) == len(module.__all__)
+
+
+def test_every_public_module_is_listed_here() -> None:
+    modules = {
+        f"loopwarden.{module.name}" for module in pkgutil.iter_modules(loopwarden.__path__) if module.name[0] != "_"
+    }
+
+    assert modules - set(PUBLIC) <= {"loopwarden.mailbox", "loopwarden.supervision"}
+
+
+def test_importing_loopwarden_does_not_import_asyncio() -> None:
+    import subprocess  # noqa: PLC0415  only here
+
+    program = "import sys, loopwarden; print('asyncio' in sys.modules)"
+    ended = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True)
+
+    assert ended.stdout == "False\n"

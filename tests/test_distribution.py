@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the wheel as a user's installer would, from a copy, so that nothing is left in the tree."""
+    out = tmp_path_factory.mktemp("wheel")
+    tree = out / "tree"
+    files = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],  # noqa: S607
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split("\0")
+    for name in filter(None, files):
+        source, target = ROOT / name, tree / name
+        if source.is_file():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(source.read_bytes())
+    subprocess.run(
+        [sys.executable, "-P", "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(out), str(tree)],
+        check=True,
+        capture_output=True,
+        timeout=50,
+    )
+    (built,) = out.glob("*.whl")
+    return built
+
+
+def test_the_wheel_holds_every_module_and_the_type_marker_and_nothing_else(wheel: Path) -> None:
+    expected = {
+        f"loopwarden/{path.relative_to(ROOT)}"
+        for folder in ("actors", "mailbox", "supervision")
+        for path in (ROOT / folder).rglob("*.py")
+    } | {
+        str(path.relative_to(ROOT / "src"))
+        for path in (ROOT / "src" / "loopwarden").rglob("*")
+        if path.suffix in {".py", ".typed"} and not any(parent.is_symlink() for parent in path.parents)
+    }
+
+    held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+
+    assert held == expected
+
+
+def test_the_wheel_works_from_outside_the_root(wheel: Path, tmp_path: Path) -> None:
+    program = (
+        "import loopwarden; from loopwarden.testing import ProbeLoop;"
+        "ref = loopwarden.LoopActor.start(ProbeLoop(), name='x');"
+        "print(ref.send(loopwarden.ShutdownRequest()).wait(5).clean_shutdown, loopwarden.__file__)"
+    )
+    zipfile.ZipFile(wheel).extractall(tmp_path)
+
+    ended = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=30
+    )
+
+    assert ended.stdout.split() == ["True", str(tmp_path / "loopwarden" / "__init__.py")]

@@ -1,0 +1,35 @@
+"""The code in the documents runs, and what they point to is there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PROGRAMS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_program_of_the_readme_runs_and_prints_what_it_says(program: str, capsys: pytest.CaptureFixture[str]) -> None:
+    namespace: dict[str, Any] = {}
+
+    exec(compile(program, "README.md", "exec"), namespace)  # noqa: S102  our own document
+
+    promised = [comment.split(":")[0].strip() for comment in re.findall(r"print\(.*\)  # (.*)", program)]
+    assert capsys.readouterr().out.splitlines() == promised
+
+
+@pytest.mark.parametrize("name", ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"])
+def test_every_file_that_a_document_names_is_there(name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    named = set(re.findall(r"\b((?:src|actors|mailbox|supervision|tests|examples|benchmarks)/[\w/]*\w\.\w+)", text))
+
+    assert [path for path in sorted(named) if not (ROOT / path).exists()] == []
+
+
+@pytest.mark.parametrize(("name", "most"), [("README.md", 150), ("ARCHITECTURE.md", 400)])
+def test_a_document_is_short_enough_to_be_read(name: str, most: int) -> None:
+    assert len((ROOT / name).read_text(encoding="utf-8").splitlines()) <= most

@@ -1,0 +1,40 @@
+"""Code of the documents that the project started from, as it stands there."""
+
+from __future__ import annotations
+
+from loopwarden.actors import (
+    LoopActor,
+    ProcessRequest,
+    ShutdownConfirmRequest,
+    ShutdownRequest,
+    ShutdownResult,
+    Ticket,
+)
+from loopwarden.testing import ProbeLoop
+
+
+def create_loop() -> ProbeLoop:
+    return ProbeLoop()
+
+
+def test_shutdown_during_processing() -> None:
+    actor = LoopActor(create_loop(), "test")
+    actor.send(ProcessRequest(body=...))
+    actor.send(ShutdownRequest(timeout=5.0))
+
+    ticket: Ticket[ShutdownResult] = Ticket()
+    actor.send(ShutdownConfirmRequest(ticket=ticket))
+
+    result = ticket.wait(timeout=10.0)
+    assert result.clean_shutdown
+
+
+def test_what_is_asked_to_be_processed_before_the_shutdown_is_processed() -> None:
+    for number in range(100):
+        actor = LoopActor(create_loop(), "test")
+        processed = actor.send(ProcessRequest(body=number))
+
+        stopped = actor.send(ShutdownRequest(timeout=5.0))
+
+        assert processed.wait(timeout=10.0) == number
+        assert stopped.wait(timeout=10.0).clean_shutdown

@@ -1,0 +1,36 @@
+"""What a type checker knows: read by mypy and pyright, and true at run time too."""
+
+from __future__ import annotations
+
+from typing import assert_type
+
+from loopwarden import (
+    HealthCheckRequest,
+    HealthStatus,
+    LoopActor,
+    LoopRef,
+    ProcessRequest,
+    ShutdownConfirmRequest,
+    ShutdownRequest,
+    ShutdownResult,
+    Ticket,
+    check_health,
+    wait_all,
+)
+from loopwarden.testing import ProbeLoop
+
+
+def test_a_request_knows_the_type_of_its_answer() -> None:
+    ref = LoopActor.start(ProbeLoop(), name="typed")
+
+    assert_type(ref, LoopRef)
+    health = assert_type(ref.send(HealthCheckRequest()), Ticket[HealthStatus])
+    processed = assert_type(ref.send(ProcessRequest(body="a body")), Ticket[object])
+    confirmed = assert_type(ref.send(ShutdownConfirmRequest()), Ticket[ShutdownResult])
+    result = assert_type(ref.send(ShutdownRequest()), Ticket[ShutdownResult])
+
+    assert isinstance(assert_type(health.wait(timeout=5), HealthStatus), HealthStatus)
+    assert processed.wait(timeout=5) == "a body"
+    assert assert_type(wait_all([confirmed, result]), list[ShutdownResult])[0].clean_shutdown
+    assert assert_type(check_health([ref]), list[HealthStatus])[0].loop_name == "typed"
+    assert assert_type(health.map(lambda status: status.state.value), Ticket[str]).wait() == "running"

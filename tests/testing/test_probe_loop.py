@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import pytest
+
+from loopwarden import Ticket
+from loopwarden._blocking import SYSTEM
+from loopwarden.actors import Runnable, SupportsProcess
+from loopwarden.errors import TicketTimeoutError
+from loopwarden.testing import Hold, ProbeLoop, _hold
+
+
+def run_in_background(loop: ProbeLoop) -> Ticket[None]:
+    ended: Ticket[None] = Ticket()
+    SYSTEM.start_thread(lambda: ended.complete(loop.run()), "probe")  # type: ignore[func-returns-value]
+    loop.entered.wait(timeout=5)
+    return ended
+
+
+def test_a_probe_loop_is_a_runnable_that_supports_process() -> None:
+    loop = ProbeLoop()
+
+    assert isinstance(loop, Runnable)
+    assert isinstance(loop, SupportsProcess)
+
+
+def test_it_handles_what_it_is_fed_and_ends_at_the_stop() -> None:
+    handled: list[object] = []
+    loop = ProbeLoop(handled.append)
+    ended = run_in_background(loop)
+
+    loop.feed("a")
+    loop.feed("b")
+
+    assert loop.running
+    assert loop.shutdown(timeout=5)
+    ended.wait(timeout=5)
+    assert handled == ["a", "b"]
+    assert not loop.feed("c")
+    assert not loop.running
+    assert repr(loop) == "<ProbeLoop, not running, <Progress, polling, 2 processed, 0 failed>>"
+
+
+def test_it_stops_after_max_iterations_and_can_run_again() -> None:
+    handled: list[object] = []
+    loop = ProbeLoop(handled.append)
+    for body in "abc":
+        loop.feed(body)
+
+    loop.run(max_iterations=1)
+    loop.run(max_iterations=2)
+
+    assert handled == ["a", "b", "c"]
+
+
+def test_a_stop_before_run_is_remembered_after_what_was_accepted() -> None:
+    handled: list[object] = []
+    loop = ProbeLoop(handled.append)
+    loop.feed("accepted")
+    loop.shutdown()
+
+    loop.run()
+
+    assert handled == ["accepted"]
+
+
+def test_a_handler_that_raises_is_counted_and_the_loop_goes_on() -> None:
+    loop = ProbeLoop(lambda body: 1 // int(str(body)))
+    loop.feed(0)
+    loop.feed(1)
+
+    loop.run(max_iterations=2)
+
+    assert (loop.progress.failed, loop.progress.processed) == (1, 1)
+
+
+def test_a_stop_from_inside_the_handler_does_not_wait_for_itself() -> None:
+    answers: list[bool] = []
+    loop = ProbeLoop(lambda _: answers.append(loop.shutdown(timeout=30)))
+    loop.feed("stop")
+
+    loop.run()
+
+    assert answers == [False]
+
+
+def test_leaving_the_context_stops_it() -> None:
+    with ProbeLoop() as loop:
+        ended = run_in_background(loop)
+
+    ended.wait(timeout=5)
+    assert loop.stop_asked.wait() == 30.0
+
+
+def test_a_shutdown_that_takes_too_long_says_so() -> None:
+    with Hold() as hold:
+        loop = ProbeLoop(hold)
+        ended = run_in_background(loop)
+        loop.feed("held")
+        hold.wait_reached()
+
+        assert not loop.shutdown(timeout=0.001)
+    ended.wait(timeout=5)
+
+
+def test_a_hold_that_nobody_reaches_or_releases_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_hold, "_PATIENCE", 0.001)
+    hold = Hold()
+
+    with pytest.raises(TicketTimeoutError):
+        hold.wait_reached()
+    with pytest.raises(TicketTimeoutError):
+        hold()
+
+    assert repr(hold) == "<Hold, holding>"
