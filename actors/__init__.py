@@ -20,7 +20,7 @@ from loopwarden.actors._messages import (
 )
 from loopwarden.actors._progress import Activity, InHand, Progress
 from loopwarden.actors._ref import ControlRef, check_health
-from loopwarden.actors._runnable import Runnable, SupportsProcess
+from loopwarden.actors._runnable import Runnable, SupportsProcess, SupportsRun
 from loopwarden.actors._state import LoopState
 
 __all__ = [
@@ -55,4 +55,5 @@ __all__ = [
     "Progress",
     "Runnable",
     "SupportsProcess",
+    "SupportsRun",
 ]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import logging
+import threading
+import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast, final
 
@@ -12,6 +14,7 @@ from pykka.messages import ProxyCall, ProxyGetAttr, ProxySetAttr
 from typing_extensions import override
 
 from loopwarden._blocking import SYSTEM
+from loopwarden._log import describe, report
 from loopwarden._ticket import Ticket, write
 from loopwarden.actors._forgotten import forget, remember
 from loopwarden.actors._inbox import Inbox
@@ -29,8 +32,6 @@ if TYPE_CHECKING:
     from loopwarden.actors._inbox import Envelope
 
 __all__ = ["ActorExit", "ControlActor", "Deferred"]
-
-logger = logging.getLogger("loopwarden")
 
 _PYKKA_MESSAGES = frozenset((_ActorStop, ProxyCall, ProxyGetAttr, ProxySetAttr))
 _thread_numbers = itertools.count()
@@ -54,6 +55,10 @@ class Deferred:
     """
 
     ticket: Ticket[Any]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.ticket, Ticket):  # pyright: ignore[reportUnnecessaryIsInstance]  a caller without types
+            raise TypeError(f"Deferred takes a Ticket, got {self.ticket!r}")
 
 
 class _EndTicket(Ticket[ActorExit]):
@@ -85,6 +90,8 @@ class ControlActor(pykka.ThreadingActor):
         self.actor_inbox = cast("Any", self._inbox)  # Pykka's envelopes are its own; nobody else reads them
         #: See `ControlRef.ended`.
         self.ended: Ticket[ActorExit] = _EndTicket(clock.blocking)
+        #: The threads that would wait for themselves if they waited for this actor's end.
+        self.own_threads: set[int] = set()
         self._started = clock.blocking.slot()
         self._ending = False
         self._cause: BaseException | None = None
@@ -94,6 +101,9 @@ class ControlActor(pykka.ThreadingActor):
         )  # guards _unclaimed_replies; a deferred answer may come from any thread
         self._unclaimed_replies = 0
         self._actor_ref = self._create_ref()
+        # Whoever speaks to an actor that is never launched is answered at the latest when it is collected.
+        self._never_launched = weakref.finalize(self, _close_unlaunched, self._inbox, str(self._actor_ref))
+        self._never_launched.atexit = False
 
     @property
     def clock(self) -> Clock:
@@ -120,6 +130,8 @@ class ControlActor(pykka.ThreadingActor):
         """
         mark = object()
         if self._started.setdefault(0, mark) is mark:
+            self._never_launched.detach()
+            self._launching()
             pykka.ActorRegistry.register(self._actor_ref)
             remember(self.actor_ref)
             self._start_actor_loop()
@@ -135,6 +147,9 @@ class ControlActor(pykka.ThreadingActor):
     def _create_ref(self) -> ControlRef:
         return ControlRef(self)
 
+    def _launching(self) -> None:
+        """Do what comes just before the actor's thread is started; once, on the launching thread."""
+
     def _asked_to_stop(self) -> None:
         """Do what ``ref.stop()`` asks for: end after this message."""
         self._end()
@@ -147,7 +162,7 @@ class ControlActor(pykka.ThreadingActor):
         name = str(self._actor_ref)
 
         def refuse(_message: object) -> object:
-            raise dead_of(name, cause)
+            raise ActorDeadError(name, cause)
 
         return refuse
 
@@ -172,12 +187,20 @@ class ControlActor(pykka.ThreadingActor):
     def _start_actor_loop(self) -> None:
         try:
             self._clock.blocking.start_thread(self._actor_loop, self._thread_name)
-        except BaseException as error:
+        except Exception as error:  # after a Ctrl-C the thread may well have been started
             self._finish(error)
             raise
 
     @override
     def _actor_loop(self) -> None:
+        self.own_threads.add(threading.get_ident())
+        try:
+            cause = self._live()
+        except BaseException as error:  # noqa: BLE001  whatever it is, the end must be seen
+            cause = error
+        self._finish(cause)
+
+    def _live(self) -> BaseException | None:
         cause = _raised_by(self.on_start)
         if cause is None:
             cause = self._serve()
@@ -188,7 +211,7 @@ class ControlActor(pykka.ThreadingActor):
             else:
                 failure = cause  # a name of its own for the closure
                 _raised_by(lambda: self.on_failure(type(failure), failure, failure.__traceback__))
-        self._finish(cause)
+        return cause
 
     def _serve(self) -> BaseException | None:
         get, handle = self._inbox.get, self._handle_receive
@@ -200,15 +223,16 @@ class ControlActor(pykka.ThreadingActor):
             except UnsupportedRequestError as error:
                 # A request that the actor does not know must not end it, even if nobody waits for the answer.
                 if not self._answer((message, ticket), None, error):
-                    logger.warning("%s", error)
+                    report(logging.WARNING, "%s", error)
             except Exception as error:  # noqa: BLE001  isolates user code
                 if not self._answer((message, ticket), None, error):
                     return error
             except BaseException as error:  # noqa: BLE001  isolates user code
-                self._answer((message, ticket), None, dead_of(str(self._actor_ref), error))
+                self._answer((message, ticket), None, ActorDeadError(str(self._actor_ref), error))
                 return error
             else:
-                if isinstance(message, TicketCarrier) or isinstance(reply, Deferred):
+                # By type(): the class of other people's objects may be a property that raises.
+                if issubclass(type(message), TicketCarrier) or type(reply) is Deferred:
                     self._reply((message, ticket), reply)
                 elif ticket is not None and not write(ticket, reply):
                     self._count_unclaimed()
@@ -220,31 +244,32 @@ class ControlActor(pykka.ThreadingActor):
         self.actor_stopped.set()
         name = str(self._actor_ref)
         if cause is not None:
-            logger.error("%s was ended by %r", name, cause, exc_info=cause)
+            report(logging.ERROR, "%s was ended by %s", name, describe(cause), error=cause)
         try:
             answer = self._epilogue(cause)
-        except BaseException:  # a hook that fails must not leave tickets behind
-            logger.exception("the epilogue of %s raised", name)
+        except BaseException as error:  # noqa: BLE001  a hook that fails must not leave tickets behind
+            report(logging.ERROR, "the epilogue of %s raised", name, error=error)
             answer = ControlActor._epilogue(self, cause)
         self._inbox.close(lambda envelope: _refuse(envelope, answer))
         forget(self.actor_ref)
         if not write(self.ended, ActorExit(name, cause)):
             self._count_unclaimed()
-        while self._deferred:
-            _, envelope = self._deferred.popitem()
-            self._answer(envelope, None, dead_of(name, cause))
+        for key in tuple(self._deferred):
+            envelope = self._deferred.pop(key, None)  # None: its answer arrived just now
+            if envelope is not None:
+                self._answer(envelope, None, ActorDeadError(name, cause))
 
     @override
     def _handle_receive(self, message: Any) -> Any:
         if type(message) not in _PYKKA_MESSAGES:
             return self.on_receive(message)
-        if isinstance(message, _ActorStop):
+        if type(message) is _ActorStop:
             self._asked_to_stop()
             return Deferred(self.ended.map(lambda _: None))
         return super()._handle_receive(message)
 
     def _reply(self, envelope: Envelope, reply: object) -> None:
-        if not isinstance(reply, Deferred):
+        if type(reply) is not Deferred:
             self._answer(envelope, reply, None)
             return
         key = object()
@@ -276,11 +301,11 @@ class ControlActor(pykka.ThreadingActor):
             self._unclaimed_replies += 1
 
 
-def dead_of(actor: str, cause: BaseException | None) -> ActorDeadError:
-    """Return the error that says what ended the actor."""
-    error = ActorDeadError(actor)
-    error.__cause__ = cause
-    return error
+def _close_unlaunched(inbox: Inbox, name: str) -> None:
+    def refuse(_message: object) -> object:
+        raise ActorDeadError(name)
+
+    inbox.close(lambda envelope: _refuse(envelope, refuse))
 
 
 def _raised_by(hook: Callable[[], object]) -> BaseException | None:
@@ -295,7 +320,7 @@ def _raised_by(hook: Callable[[], object]) -> BaseException | None:
 def _tickets_of(envelope: Envelope) -> list[Ticket[Any]]:
     message, ticket = envelope
     tickets = [] if ticket is None else [ticket]
-    if isinstance(message, TicketCarrier):
+    if issubclass(type(message), TicketCarrier):
         carried = cast("Request[Any]", message).ticket
         if carried is not None and carried is not ticket:
             tickets.append(carried)
@@ -310,7 +335,7 @@ def _refuse(envelope: Envelope, answer: Callable[[object], object]) -> None:
     result, error = None, None
     try:
         result = answer(envelope[0])
-    except Exception as refusal:  # noqa: BLE001  the refusal is the answer
+    except BaseException as refusal:  # noqa: BLE001  the refusal is the answer
         error = refusal
     for ticket in tickets:
         write(ticket, result, error)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import atexit
+import logging
+import os
 import warnings
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from loopwarden._log import report
 from loopwarden._ticket import wait_all
 from loopwarden.errors import TicketTimeoutError
 
@@ -15,8 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["forget", "remember", "stop_forgotten"]
 
-#: Seconds that forgotten actors have to end, all together. All our threads are daemons, so after that
-#: the interpreter exits whatever they do: a forgotten loop neither hangs it nor is cut off in mid-message.
+#: Seconds that forgotten actors have to end, all together: a forgotten loop may complete the message in hand, and
+#: still does not hang the interpreter. All our threads are daemons, so after that it exits whatever they do.
 PATIENCE = 5.0
 
 # Actors that have been started and have not ended, by URN. A dict, because its single steps are atomic.
@@ -42,8 +44,13 @@ def stop_forgotten() -> None:
         names = ", ".join(str(ref) for ref in refs)
         warnings.warn(f"not stopped before exit: {names}", ResourceWarning, stacklevel=1)
     finally:  # also if warnings are errors
-        with suppress(TicketTimeoutError):
+        try:
             wait_all([ref.stop(block=False) for ref in refs], PATIENCE)
+        except TicketTimeoutError:
+            cut_off = ", ".join(str(ref) for ref in refs if not ref.ended.is_ready())
+            report(logging.WARNING, "not stopped before exit, and cut off after %g s: %s", PATIENCE, cut_off)
 
 
 atexit.register(stop_forgotten)
+# A child process has none of its parent's threads: what runs there is the parent's to stop.
+os.register_at_fork(after_in_child=_alive.clear)

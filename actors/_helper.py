@@ -6,14 +6,13 @@ import logging
 from typing import TYPE_CHECKING, final
 
 from loopwarden._blocking import SYSTEM, Blocking
+from loopwarden._log import report
 from loopwarden.actors._inlet import Inlet
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = ["Helper"]
-
-logger = logging.getLogger("loopwarden")
 
 
 @final
@@ -28,10 +27,15 @@ class Helper:
     def __init__(self, name: str, blocking: Blocking = SYSTEM) -> None:
         self._name = name
         self._blocking = blocking
-        self._jobs: Inlet[Callable[[], None]] = Inlet(blocking)
+        self._jobs: Inlet[Callable[[], object]] = Inlet(blocking)
         self._has_thread = False
 
-    def submit(self, job: Callable[[], None]) -> None:
+    @property
+    def is_used(self) -> bool:
+        """True once it has had a job for its thread."""
+        return self._has_thread
+
+    def submit(self, job: Callable[[], object]) -> None:
         """Run ``job`` soon; what it raises is logged."""
         if not self._has_thread:
             try:
@@ -50,8 +54,8 @@ class Helper:
         while (job := self._jobs.take()) is not None:
             self._attempt(job)
 
-    def _attempt(self, job: Callable[[], None]) -> None:
+    def _attempt(self, job: Callable[[], object]) -> None:
         try:
             job()
-        except BaseException:  # isolates user code: the next job must run too
-            logger.exception("a job of %s raised", self._name)
+        except BaseException as error:  # noqa: BLE001  isolates user code: the next job must run too
+            report(logging.ERROR, "a job of %s raised", self._name, error=error)

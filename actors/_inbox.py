@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import queue
 from typing import TYPE_CHECKING, Any, TypeAlias, final
+
+from loopwarden._log import report
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,4 +65,7 @@ class Inbox:
                 envelope = self.get_nowait()
             except queue.Empty:
                 return
-            self._refuse(envelope)
+            try:
+                self._refuse(envelope)
+            except BaseException as error:  # noqa: BLE001  the envelopes behind this one must be answered too
+                report(logging.ERROR, "a message after the end could not be refused", error=error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import TYPE_CHECKING, Generic, TypeVar, final
 
 from loopwarden._blocking import SYSTEM, Blocking
@@ -14,11 +15,18 @@ __all__ = ["Inlet"]
 W = TypeVar("W")
 
 
+class _End(Enum):
+    """Comes after the last thing that was accepted."""
+
+    END = "end"
+
+
 @final
 class Inlet(Generic[W]):
     """A queue for one worker that is closed once, with an exact border between before and after.
 
-    What `post` accepted comes out of `take`, in order; what it refused never does.
+    What `post` accepted comes out of `take`, in order; what it refused never does. The border needs a lock, so
+    neither `post` nor `close` is for signal handlers.
 
     >>> inlet: Inlet[str] = Inlet()
     >>> inlet.post("accepted")
@@ -33,8 +41,8 @@ class Inlet(Generic[W]):
     __slots__ = ("_accepted", "_closed", "_lock")
 
     def __init__(self, blocking: Blocking = SYSTEM) -> None:
-        self._lock = blocking.lock()  # guards _closed together with the order of _accepted: None comes last
-        self._accepted: WorkQueue[W | None] = blocking.queue()
+        self._lock = blocking.lock()  # guards _closed together with the order of _accepted: END comes last
+        self._accepted: WorkQueue[W | _End] = blocking.queue()
         self._closed = False
 
     def post(self, work: W) -> bool:
@@ -50,7 +58,7 @@ class Inlet(Generic[W]):
         with self._lock:
             if not self._closed:
                 self._closed = True
-                self._accepted.put(None)
+                self._accepted.put(_End.END)
 
     @property
     def closed(self) -> bool:
@@ -60,8 +68,9 @@ class Inlet(Generic[W]):
     def take(self) -> W | None:
         """Block until there is work; None once the inlet is closed and all that it accepted was taken."""
         work = self._accepted.get()  # woken by post and close
-        if work is None:
-            self._accepted.put(None)  # for the next call, which must not block either
+        if isinstance(work, _End):
+            self._accepted.put(work)  # for the next call, which must not block either
+            return None
         return work
 
     def __repr__(self) -> str:

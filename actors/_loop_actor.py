@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, TypeVar, cast, final
 
 from typing_extensions import override
 
+from loopwarden._log import describe, report
 from loopwarden._ticket import Ticket, write
-from loopwarden.actors._actor import ControlActor, Deferred, dead_of
+from loopwarden.actors._actor import ControlActor, Deferred
 from loopwarden.actors._helper import Helper
 from loopwarden.actors._messages import (
     HealthCheckRequest,
@@ -20,21 +21,20 @@ from loopwarden.actors._messages import (
     ShutdownRequest,
     ShutdownResult,
 )
+from loopwarden.actors._progress import Progress
 from loopwarden.actors._ref import ControlRef
-from loopwarden.actors._runnable import Runnable, SupportsProcess
+from loopwarden.actors._runnable import SupportsProcess, SupportsRun, check_loop
 from loopwarden.actors._state import Lifecycle, LifeEvent, LoopState
 from loopwarden.actors._worker import Worker
 from loopwarden.clock import SYSTEM_CLOCK, Clock
-from loopwarden.errors import LoopNotRunningError, UnsupportedRequestError
+from loopwarden.errors import ActorDeadError, LoopNotRunningError, UnsupportedRequestError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from loopwarden.actors._progress import Progress
+    from loopwarden._heartbeat import Heartbeat
 
 __all__ = ["LoopActor", "LoopRef"]
-
-logger = logging.getLogger("loopwarden")
 
 R = TypeVar("R")
 
@@ -101,10 +101,8 @@ class LoopActor(ControlActor):
         clock: The time it lives by.
     """
 
-    def __init__(self, loop: Runnable, name: str | None = None, *, clock: Clock = SYSTEM_CLOCK) -> None:
-        for method in ("run", "shutdown"):
-            if not callable(getattr(loop, method, None)):
-                raise TypeError(f"loop must be a Runnable, but {loop!r} has no {method}()")
+    def __init__(self, loop: SupportsRun, name: str | None = None, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        check_loop(loop)
         if name is not None and (not isinstance(name, str) or not name):  # pyright: ignore[reportUnnecessaryIsInstance]  a caller without types
             raise TypeError(f"name must be a non-empty string, got {name!r}")
         self.name = name or type(loop).__name__
@@ -112,11 +110,19 @@ class LoopActor(ControlActor):
         self.lifecycle = Lifecycle(clock.blocking)
         super().__init__(clock=clock)
         self._thread_name = f"{self.name}-control"
-        self._heartbeat = getattr(loop, "heartbeat", None)
-        self._progress: Progress | None = getattr(loop, "progress", None)
+        self._heartbeat: Heartbeat | None = getattr(loop, "heartbeat", None)
+        progress = getattr(loop, "progress", None)
+        # Other people's loops may use the name for something else.
+        self._progress = progress if isinstance(progress, Progress) else None
         self._helper = Helper(f"{self.name}-helper", clock.blocking)
+        self._stopper = Helper(f"{self.name}-stopper", clock.blocking)
         self._worker = Worker(
-            loop, self.lifecycle, self._worker_ended, name=f"{self.name}-worker", blocking=clock.blocking
+            loop,
+            self.lifecycle,
+            self._worker_ended,
+            name=f"{self.name}-worker",
+            blocking=clock.blocking,
+            own_threads=self.own_threads,
         )
         self._final: Ticket[ShutdownResult] = Ticket(clock.blocking)
         self._stopping_since: float | None = None
@@ -124,16 +130,19 @@ class LoopActor(ControlActor):
 
     @classmethod
     @override
-    def start(cls, loop: Runnable, name: str | None = None, *, clock: Clock = SYSTEM_CLOCK) -> LoopRef:  # pyright: ignore[reportIncompatibleMethodOverride]  Pykka's takes anything
+    def start(cls, loop: SupportsRun, name: str | None = None, *, clock: Clock = SYSTEM_CLOCK) -> LoopRef:  # pyright: ignore[reportIncompatibleMethodOverride]  Pykka's takes anything
         """Make a loop's actor and start both; when this returns the loop is `running`."""
-        return cls(loop, name, clock=clock).launch()
+        return cls(loop, name=name, clock=clock).launch()
 
     @override
     def launch(self) -> LoopRef:
         """Start this very actor and its loop; launching again changes nothing."""
-        self.lifecycle.move(LifeEvent.START)
         super().launch()
         return self.actor_ref
+
+    @override
+    def _launching(self) -> None:
+        self.lifecycle.move(LifeEvent.START)
 
     @property
     @override
@@ -144,6 +153,10 @@ class LoopActor(ControlActor):
     @override
     def _create_ref(self) -> LoopRef:
         return LoopRef(self)
+
+    @override
+    def __str__(self) -> str:
+        return f"LoopActor {self.name!r}"
 
     def send(self, message: Request[R]) -> Ticket[R]:
         """Send a request to this actor, starting it if nobody has."""
@@ -165,6 +178,8 @@ class LoopActor(ControlActor):
             case ProcessRequest():
                 return self._process(message.body)
             case _WorkerEnded():
+                if message.cause is None and self._stopping_since is None:
+                    report(logging.INFO, "loop %r returned without being asked to stop", self.name)
                 self._end(message.cause)
                 return None
             case _:
@@ -180,10 +195,10 @@ class LoopActor(ControlActor):
             loop_name=self.name,
             state=state,
             running=state is not LoopState.IDLE and not state.has_ended,
-            last_heartbeat=self._heartbeat.last_beat if self._heartbeat else None,
-            heartbeat_age=self._heartbeat.age() if self._heartbeat else None,
+            last_heartbeat=None if self._heartbeat is None else self._heartbeat.last_beat,
+            heartbeat_age=None if self._heartbeat is None else self._heartbeat.age(),
             unclaimed_replies=self.unclaimed_replies,
-            error=repr(error) if error else None,
+            error=None if error is None else describe(error),
         )
         if self._progress is None:
             return status
@@ -216,7 +231,7 @@ class LoopActor(ControlActor):
             except Exception as error:  # noqa: BLE001  isolates user code: the asker gets it, the loop lives on
                 write(reply, error=error)
             except BaseException as error:
-                write(reply, error=dead_of(str(self._actor_ref), error))
+                write(reply, error=ActorDeadError(str(self._actor_ref), error))
                 raise
             else:
                 write(reply, result)
@@ -244,8 +259,13 @@ class LoopActor(ControlActor):
 
         if timeout == 0:
             give_up()
-        else:
+            return Deferred(reply)
+        try:
             timer = self.clock.call_later(timeout, give_up)
+        except RuntimeError as error:
+            # Without a thread for timers the stop goes on all the same, and is answered when it is done.
+            report(logging.WARNING, "the shutdown of loop %r has no time-out", self.name, error=error)
+        else:
             reply.on_ready(lambda _: timer.cancel())
         return Deferred(reply)
 
@@ -258,19 +278,28 @@ class LoopActor(ControlActor):
         if before is LoopState.STOPPING or before.has_ended:
             return
         self._stopping_since = self.clock.monotonic()
-        self._helper.submit(lambda: self._stop_loop(timeout))
+        if not self._helper.is_used:
+            self._helper.submit(lambda: self._stop_loop(timeout))
+            return
+        # What was asked before the stop is offered before it, unless the loop's own `post` blocks.
+        offered: Ticket[None] = Ticket(self.clock.blocking)
+        self._helper.submit(lambda: offered.complete(None))
+        self._stopper.submit(lambda: offered.wait_ready(FIRST_REMINDER, self.clock))
+        self._stopper.submit(lambda: self._stop_loop(timeout))
 
     def _stop_loop(self, timeout: float) -> None:
-        """Tell the loop to stop, and again until it has ended if it may not have heard; runs on the helper."""
+        """Tell the loop to stop, and again until it has ended if it may not have heard; runs on a helper."""
         reminder = FIRST_REMINDER
         while True:
+            heard = False
             try:
-                self.loop.shutdown(timeout=timeout)
+                # A loop that says it is running has its entrance behind it, and will not clear the stop.
+                is_running = getattr(self.loop, "running", False) is True
+                self.loop.shutdown(timeout=timeout if is_running else min(timeout, reminder))
                 heard = isinstance(self.loop, SupportsProcess)  # which promises to remember it
-            except BaseException as error:  # isolates user code
+            except BaseException as error:  # noqa: BLE001  isolates user code
                 self._shutdown_error = error
-                heard = False
-                logger.exception("shutdown() of loop %r raised", self.name)
+                report(logging.ERROR, "shutdown() of loop %r raised", self.name, error=error)
             if heard or self._worker.ended.wait_ready(reminder, self.clock):
                 return
             timeout = 0.0
@@ -286,19 +315,20 @@ class LoopActor(ControlActor):
             loop_name=self.name,
             clean_shutdown=clean,
             duration=0.0 if since is None else self.clock.monotonic() - since,
-            error=repr(error) if error else None,
+            error=None if error is None else describe(error),
         )
 
     @override
     def _epilogue(self, cause: BaseException | None) -> Callable[[object], object]:
-        if not self._worker.ended.is_ready():
+        if self._worker.is_started and not self._worker.ended.is_ready():
             # The actor itself was lost: nobody will hear of the worker any more, so it is at least told to stop.
             self._begin_stop(0.0)
         self._helper.close()
+        self._stopper.close()
         self.lifecycle.move(LifeEvent.RETURN if cause is None else LifeEvent.CRASH)
         result = self._result(clean=cause is None, error=cause)
-        status = self._health(cause)
         write(self._final, result)
+        status = self._health(cause)
         refuse = super()._epilogue(cause)
 
         def answer(message: object) -> object:

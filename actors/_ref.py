@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
 
 import pykka
 from typing_extensions import override
 
-from loopwarden._ticket import Ticket, wait_all
+from loopwarden._ticket import Ticket, wait_all, write
 from loopwarden.actors._messages import HealthCheckRequest, HealthStatus, Request, TicketCarrier
 from loopwarden.errors import ActorDeadError
 
@@ -37,13 +38,21 @@ class ControlRef(pykka.ActorRef[Any]):
         self._blocking = actor.clock.blocking
         self._inbox = cast("Inbox", self.actor_inbox)
         self._enqueue = self._inbox.enqueue
+        self._own_threads = actor.own_threads
         #: Resolves once, when the actor has ended, after its ``on_stop``: with the cause, never with an error.
         self.ended: Ticket[ActorExit] = actor.ended
 
     def send(self, message: Request[R]) -> Ticket[R]:
-        """Send a request; return the ticket that it carries, or a new one."""
+        """Send a request; return the ticket that it carries, or a new one.
+
+        Raises:
+            TypeError: if it is no request.
+        """
+        if not issubclass(type(message), TicketCarrier):  # pyright: ignore[reportUnnecessaryIsInstance]  a caller without types
+            raise TypeError(f"send() takes a Request, such as HealthCheckRequest(), got {message!r}")
         carried = message.ticket
         ticket: Ticket[R] = Ticket(self._blocking) if carried is None else carried
+        ticket.about = (message, self)
         self._inbox.put((message, ticket))
         return ticket
 
@@ -55,7 +64,7 @@ class ControlRef(pykka.ActorRef[Any]):
             ActorDeadError: if the actor has ended and the message carries no ticket that could say so.
         """
         inbox = self._inbox
-        if inbox.closed and not (isinstance(message, TicketCarrier) and cast("Request[Any]", message).ticket):
+        if inbox.closed and not (issubclass(type(message), TicketCarrier) and cast("Request[Any]", message).ticket):
             raise ActorDeadError(str(self))
         self._enqueue((message, None))
         if inbox.closed:
@@ -93,13 +102,32 @@ class ControlRef(pykka.ActorRef[Any]):
     def stop(self, *, block: bool = True, timeout: float | None = None) -> bool | Ticket[bool]:
         """Ask the actor to end once it has handled what was sent before.
 
+        From one of the actor's own threads it does not block, because that would be waiting for itself.
+
         Returns:
-            True when it has ended, false if it had ended before; or a ticket for that if not ``block``.
+            True when it has ended, false if it had ended before, or if it ends only after this call because
+            the call is its own; or a ticket for that if not ``block``.
         """
         stopped: Ticket[bool] = Ticket(self._blocking)
         asked = self.ask(_ActorStop(), block=False)
-        asked.on_ready(lambda answer: stopped.complete(not isinstance(_error_of(answer), ActorDeadError)))
-        return stopped.wait(timeout) if block else stopped
+        asked.on_ready(lambda answer: write(stopped, not isinstance(_error_of(answer), ActorDeadError)))
+        if not block:
+            return stopped
+        if threading.get_ident() in self._own_threads:
+            return False
+        return stopped.wait(timeout)
+
+    @override
+    def proxy(self) -> pykka.ActorProxy[Any]:
+        """Return Pykka's proxy of the actor.
+
+        Raises:
+            ActorDeadError: if the actor has ended.
+        """
+        try:
+            return super().proxy()
+        except pykka.ActorDeadError:
+            raise ActorDeadError(str(self)) from None
 
 
 def _error_of(ticket: Ticket[Any]) -> BaseException | None:

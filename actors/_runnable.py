@@ -2,24 +2,41 @@
 
 from __future__ import annotations
 
+import inspect
+import weakref
 from typing import TYPE_CHECKING, Protocol, Self, runtime_checkable
+
+from loopwarden._heartbeat import Heartbeat
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-    from loopwarden._heartbeat import Heartbeat
+# Classes that were found good, so that a thousand loops of one class are looked at once.
+_checked: weakref.WeakSet[type] = weakref.WeakSet()
 
-__all__ = ["Runnable", "SupportsProcess"]
+__all__ = ["Runnable", "SupportsProcess", "SupportsRun", "check_loop"]
+
+
+@runtime_checkable
+class SupportsRun(Protocol):
+    """The least that a loop must have; a ``heartbeat`` is read if there is one.
+
+    `LoopActor` calls ``run`` on the worker's thread and ``shutdown`` on a helper's, so both may block.
+    """
+
+    def run(self) -> object:
+        """Work until `shutdown`; what it raises fails the loop."""
+        ...
+
+    def shutdown(self, *, timeout: float) -> object:
+        """Ask the loop to stop, and wait for that at most ``timeout`` seconds."""
+        ...
 
 
 @runtime_checkable
 class Runnable(Protocol):
-    """A loop: runs on a thread of its own until it is asked to stop.
-
-    Other people's loops need nothing more than this. `LoopActor` calls ``run`` on the worker's thread and
-    ``shutdown`` on a helper's, so both may block.
-    """
+    """A loop as the seeds have it: what runs standing alone, in a group, and as an actor."""
 
     def run(
         self,
@@ -70,3 +87,36 @@ class SupportsProcess(Protocol):
     def process(self, body: object) -> object:
         """Handle one body as if it had been received, and return the handler's result."""
         ...
+
+
+def check_loop(loop: object) -> None:
+    """Refuse, by name, what cannot be run as a loop.
+
+    Raises:
+        TypeError: if it is a class, lacks a method, or has one that cannot be called as `SupportsRun` says.
+    """
+    if isinstance(loop, type):
+        raise TypeError(f"loop must be an instance, got the class: did you mean {loop.__name__}(...)?")
+    _check_methods(type(loop))
+    heartbeat = getattr(loop, "heartbeat", None)
+    if heartbeat is not None and not isinstance(heartbeat, Heartbeat):
+        raise TypeError(f"{type(loop).__name__}.heartbeat must be a loopwarden.Heartbeat or None, got {heartbeat!r}")
+
+
+def _check_methods(kind: type) -> None:
+    if kind in _checked:
+        return
+    for name, keywords in (("run", {}), ("shutdown", {"timeout": 30.0})):
+        method = getattr(kind, name, None)
+        if not callable(method):
+            raise TypeError(f"loop must have run() and shutdown(), but {kind.__name__} has no {name}()")
+        if inspect.iscoroutinefunction(method):
+            raise TypeError(f"{kind.__name__}.{name}() is a coroutine function, but is called on a thread")
+        try:
+            inspect.signature(method).bind(kind, **keywords)
+        except TypeError as error:
+            call = ", ".join(f"{key}={value}" for key, value in keywords.items())
+            raise TypeError(f"{kind.__name__}.{name}() cannot be called as {name}({call}): {error}") from None
+        except ValueError:
+            pass  # a method without a signature, as C code may have, is tried when it is needed
+    _checked.add(kind)

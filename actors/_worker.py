@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, final
 
 from loopwarden._ticket import Ticket
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from loopwarden._blocking import Blocking
-    from loopwarden.actors._runnable import Runnable
+    from loopwarden.actors._runnable import SupportsRun
 
 __all__ = ["Worker"]
 
@@ -26,18 +27,22 @@ class Worker:
 
     def __init__(
         self,
-        loop: Runnable,
+        loop: SupportsRun,
         lifecycle: Lifecycle,
         report: Callable[[BaseException | None], None],
         *,
         name: str,
         blocking: Blocking,
+        own_threads: set[int],
     ) -> None:
         self._loop = loop
         self._lifecycle = lifecycle
         self._report = report
         self._name = name
         self._blocking = blocking
+        self._own_threads = own_threads
+        #: True once `start` was called.
+        self.is_started = False
         #: Resolves when the loop has ended: with what it raised, or None.
         self.ended: Ticket[BaseException | None] = Ticket(blocking)
 
@@ -47,9 +52,15 @@ class Worker:
         Raises:
             RuntimeError: if it cannot be started.
         """
-        self._blocking.start_thread(self._work, self._name)
+        self.is_started = True
+        try:
+            self._blocking.start_thread(self._work, self._name)
+        except BaseException as error:
+            self.ended.complete(error)  # nobody need wait for what has not begun
+            raise
 
     def _work(self) -> None:
+        self._own_threads.add(threading.get_ident())
         cause: BaseException | None = None
         try:
             _, state = self._lifecycle.move(LifeEvent.ENTER)
@@ -59,5 +70,7 @@ class Worker:
                 self._loop.run()
         except BaseException as error:  # noqa: BLE001  isolates user code
             cause = error
+        # First the state, so that from here on `post` refuses.
+        self._lifecycle.move(LifeEvent.RETURN if cause is None else LifeEvent.CRASH)
         self.ended.complete(cause)
         self._report(cause)

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -154,3 +156,50 @@ def test_a_heartbeat_tells_its_age_and_a_new_one_has_just_beaten() -> None:
     assert heartbeat.age() == 0
     assert heartbeat.last_beat == 107.5
     assert repr(heartbeat) == "<Heartbeat, 0.000 s ago>"
+
+
+def test_a_timer_without_a_time_is_refused_and_the_others_come() -> None:
+    clock = SystemClock()
+    called: Ticket[None] = Ticket()
+
+    with pytest.raises(ValueError, match="nan"):
+        clock.call_later(float("nan"), lambda: None)
+    clock.call_later(0, lambda: called.complete(None))
+
+    called.wait(timeout=5)
+
+
+def test_a_callback_whose_end_uses_the_clock_does_not_deadlock_when_it_is_cancelled() -> None:
+    clock = FakeClock()
+
+    class Clinging:
+        def __call__(self) -> None: ...
+
+        def __del__(self) -> None:
+            clock.call_later(1, lambda: None)
+
+    assert clock.call_later(1, Clinging()).cancel()
+    assert "1 timers" in repr(clock)
+
+
+FORK_WITH_A_TIMER = """
+import os, sys
+from loopwarden import Ticket
+from loopwarden.clock import SYSTEM_CLOCK
+
+SYSTEM_CLOCK.call_later(3600, print)
+if os.fork() == 0:
+    called = Ticket()
+    SYSTEM_CLOCK.call_later(0, lambda: called.complete("called"))
+    print(called.wait(5), flush=True)
+    os._exit(0)
+sys.exit(os.wait()[1])
+"""
+
+
+def test_a_child_process_has_its_own_timers() -> None:
+    command = [sys.executable, "-P", "-W", "ignore::DeprecationWarning", "-c", FORK_WITH_A_TIMER]
+
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+
+    assert (ended.returncode, ended.stdout) == (0, "called\n")

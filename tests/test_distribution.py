@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -15,18 +16,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build the wheel as a user's installer would, from a copy, so that nothing is left in the tree."""
     out = tmp_path_factory.mktemp("wheel")
     tree = out / "tree"
-    files = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],  # noqa: S607
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.split("\0")
-    for name in filter(None, files):
-        source, target = ROOT / name, tree / name
-        if source.is_file():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(source.read_bytes())
+    shutil.copytree(ROOT / "src", tree / "src", symlinks=True)
+    for folder in ("actors", "mailbox", "supervision"):
+        shutil.copytree(ROOT / folder, tree / folder)
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tree / name)
     subprocess.run(
         [sys.executable, "-P", "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(out), str(tree)],
         check=True,

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 import queue
 from contextlib import suppress
@@ -399,6 +400,21 @@ def test_wait_all_has_one_deadline_and_says_how_many_are_missing() -> None:
     assert caught.value.pending == 2
 
 
+def test_what_cannot_be_waited_for_or_called_back_is_refused_by_name() -> None:
+    ticket: Ticket[int] = Ticket()
+    bad: Any = "1"
+
+    for timeout in (bad, float("nan"), True):
+        with pytest.raises(TypeError, match="timeout must be"):
+            ticket.wait(timeout)
+    with pytest.raises(TypeError, match="on_ready"):
+        ticket.on_ready(bad)
+    with pytest.raises(TypeError, match="list of tickets"):
+        wait_all(ticket)
+    with pytest.raises(TypeError, match="list of tickets"):
+        wait_all([bad])
+
+
 def test_wait_all_raises_the_first_error_in_order() -> None:
     tickets = [Ticket[int]() for _ in range(2)]
     tickets[1].fail(KeyError("second"))
@@ -430,3 +446,81 @@ def test_a_ticket_prints_its_state() -> None:
     assert repr(pending) == "<Ticket, pending>"
     assert repr(done) == "<Ticket, done: 1>"
     assert repr(failed).startswith("<Ticket, failed: TicketCancelledError")
+
+
+def test_a_chain_of_a_thousand_maps_resolves() -> None:
+    first: Ticket[int] = Ticket()
+    last = first
+    for _ in range(1_000):
+        last = last.map(lambda number: number + 1)
+
+    first.complete(0)
+
+    assert last.wait(0) == 1_000
+
+
+def test_a_callback_that_claims_to_equal_everything_is_not_forgotten_for_another() -> None:
+    class Equal:
+        called = False
+
+        def __eq__(self, other: object) -> bool:
+            return True
+
+        __hash__ = None  # type: ignore[assignment]
+
+        def __call__(self, _: object) -> None:
+            self.called = True
+
+    ticket: Ticket[int] = Ticket()
+    equal = Equal()
+    ticket.on_ready(equal)
+    with pytest.raises(TicketTimeoutError):
+        ticket.wait(timeout=0)
+
+    ticket.complete(1)
+
+    assert equal.called
+
+
+def test_a_second_writer_of_a_ticket_derived_from_a_cancelled_one_is_told_so() -> None:
+    source: Ticket[int] = Ticket()
+    derived = source.map(lambda number: number)
+    source.cancel()
+
+    with pytest.raises(TicketAlreadyCompletedError):
+        derived.complete(1)
+    with pytest.raises(TicketCancelledError):
+        derived.wait(0)
+
+
+def test_a_copy_of_a_ticket_is_the_ticket() -> None:
+    ticket: Ticket[int] = Ticket()
+
+    assert copy.copy(ticket) is copy.deepcopy(ticket) is ticket
+
+
+def test_a_ctrl_c_in_a_callback_on_the_main_thread_is_raised_after_the_others_ran() -> None:
+    ticket: Ticket[int] = Ticket()
+    seen: list[int] = []
+
+    def interrupted(_: object) -> None:
+        raise KeyboardInterrupt
+
+    ticket.on_ready(interrupted)
+    ticket.on_ready(lambda done: seen.append(done.wait(0)))
+
+    with pytest.raises(KeyboardInterrupt):
+        ticket.complete(1)
+
+    assert seen == [1]
+
+
+def test_a_result_that_cannot_be_printed_hurts_nobody() -> None:
+    class Silent:
+        def __repr__(self) -> str:
+            raise SystemExit
+
+    ticket: Ticket[Silent] = Ticket()
+    ticket.complete(Silent())
+
+    assert repr(ticket) == "<Ticket, done: <Silent without a repr>>"

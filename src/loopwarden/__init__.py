@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
 from loopwarden.actors import (
     HealthCheckRequest,
     HealthStatus,
@@ -17,6 +15,7 @@ from loopwarden.actors import (
     ShutdownRequest,
     ShutdownResult,
     SupportsProcess,
+    SupportsRun,
     Ticket,
     check_health,
     wait_all,
@@ -30,6 +29,7 @@ __all__ = [
     "LoopState",
     "Runnable",
     "SupportsProcess",
+    "SupportsRun",
     # Tickets
     "Ticket",
     "check_health",
@@ -42,5 +42,3 @@ __all__ = [
     "ShutdownRequest",
     "ShutdownResult",
 ]
-
-logging.getLogger("loopwarden").addHandler(logging.NullHandler())

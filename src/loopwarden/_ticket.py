@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import logging
 import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -12,6 +11,8 @@ import pykka
 from typing_extensions import override
 
 from loopwarden._blocking import SYSTEM, Blocking, Slot
+from loopwarden._callbacks import forget_callback, run_callbacks
+from loopwarden._log import describe
 from loopwarden.clock import SYSTEM_CLOCK
 from loopwarden.errors import (
     TicketAlreadyCompletedError,
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Ticket", "settle", "wait_all", "write"]
 
-logger = logging.getLogger("loopwarden")
-
 T = TypeVar("T")
 J = TypeVar("J")
 M = TypeVar("M")
@@ -37,6 +36,8 @@ R = TypeVar("R")
 
 #: Where the outcome stands in the slot.
 _OUTCOME = 0
+#: Stands for the result in a ticket that its own reader has cancelled.
+_CANCELLED = object()
 
 
 class Ticket(pykka.Future[T]):
@@ -53,6 +54,9 @@ class Ticket(pykka.Future[T]):
     >>> ticket.wait(timeout=1.0)
     42
     """
+
+    #: Which message it answers and who was asked, for the text of a time-out.
+    about: tuple[object, object] | None = None
 
     def __init__(self, blocking: Blocking = SYSTEM) -> None:
         # Not super().__init__(): it sets up Pykka's get hook, which does not exist here, at a third of the cost.
@@ -72,10 +76,12 @@ class Ticket(pykka.Future[T]):
             TicketCancelledError: if the reader has given up.
         """
         outcome = (result, None, None)
-        if self._slot.setdefault(_OUTCOME, outcome) is not outcome:
-            raise self._refusal()
-        if self._callbacks:
-            self._run_callbacks()
+        try:
+            if self._slot.setdefault(_OUTCOME, outcome) is not outcome:
+                raise self._refusal()
+        finally:  # also if a Ctrl-C comes just here: what is written must wake its readers
+            if self._callbacks:
+                run_callbacks(self._callbacks, self)
 
     def fail(self, error: BaseException) -> None:
         """Write an error, which `wait` will raise; otherwise as `complete`."""
@@ -98,7 +104,8 @@ class Ticket(pykka.Future[T]):
         outcome = self._slot.get(_OUTCOME)
         if outcome is None:
             if not self.wait_ready(timeout):
-                raise TicketTimeoutError(timeout or 0.0)
+                what = "" if self.about is None else f" to {type(self.about[0]).__name__} from {self.about[1]}"
+                raise TicketTimeoutError(timeout or 0.0, what)
             outcome = self._slot.get(_OUTCOME)
             assert outcome is not None, "what was written stays written"
         result, error, trace = outcome
@@ -116,15 +123,18 @@ class Ticket(pykka.Future[T]):
         """
         if self._slot.get(_OUTCOME) is not None:
             return True
+        if timeout is not None and (type(timeout) not in {int, float} or timeout != timeout):  # noqa: PLR0124  nan
+            raise TypeError(f"timeout must be a number of seconds or None, got {timeout!r}")
         gate = self._blocking.gate()
-        self.on_ready(gate.open)
+        wake = gate.open
+        self._call_back(wake)
         opened = False
         try:
             # Woken by the writer's callbacks.
             opened = gate.wait(timeout) if clock is None else clock.wait(gate, timeout)
         finally:
             if not opened:
-                self._forget(gate.open)
+                forget_callback(self._callbacks, wake)
         return self._slot.get(_OUTCOME) is not None
 
     def is_ready(self) -> bool:
@@ -133,16 +143,24 @@ class Ticket(pykka.Future[T]):
 
     def cancel(self) -> bool:
         """Give the ticket up, so that its writer learns that nobody will read; false if it is written."""
-        return self._write_error(TicketCancelledError("the reader has cancelled this ticket"))
+        return self._write_error(TicketCancelledError("the reader has cancelled this ticket"), _CANCELLED)
 
     def on_ready(self, callback: Callable[[Ticket[T]], object]) -> None:
         """Call ``callback(self)`` once there is an answer: at once if there is one.
 
         It runs on the writer's thread, so it must not block; what it raises is logged.
+
+        Raises:
+            TypeError: if it cannot be called.
         """
+        if not callable(callback):
+            raise TypeError(f"on_ready() takes something to call, got {callback!r}")
+        self._call_back(callback)
+
+    def _call_back(self, callback: Callable[[Ticket[T]], object]) -> None:
         self._callbacks.append(callback)
         if self._slot.get(_OUTCOME) is not None:
-            self._run_callbacks()
+            run_callbacks(self._callbacks, self)
 
     @override
     def __await__(self) -> Generator[Any, None, T]:
@@ -165,7 +183,7 @@ class Ticket(pykka.Future[T]):
             try:
                 yield from arrived
             finally:
-                self._forget(wake)
+                forget_callback(self._callbacks, wake)
         return self.wait(0)
 
     __iter__ = __await__
@@ -244,12 +262,12 @@ class Ticket(pykka.Future[T]):
         self.on_ready(lambda _: settle(derived, compute))
         return derived
 
-    def _write_error(self, error: BaseException) -> bool:
-        outcome = (None, error, error.__traceback__)
-        if self._slot.setdefault(_OUTCOME, outcome) is not outcome:
-            return False
-        self._run_callbacks()
-        return True
+    def _write_error(self, error: BaseException, mark: object = None) -> bool:
+        outcome = (mark, error, error.__traceback__)
+        try:
+            return self._slot.setdefault(_OUTCOME, outcome) is outcome
+        finally:  # as in complete()
+            run_callbacks(self._callbacks, self)
 
     def _has_failed(self) -> bool:
         outcome = self._slot.get(_OUTCOME)
@@ -258,24 +276,15 @@ class Ticket(pykka.Future[T]):
     def _refusal(self) -> TicketError:
         outcome = self._slot.get(_OUTCOME)
         assert outcome is not None, "only a written ticket refuses a writer"
-        if isinstance(outcome[1], TicketCancelledError):
+        if outcome[0] is _CANCELLED:
             return TicketCancelledError("the reader has cancelled this ticket")
         return TicketAlreadyCompletedError("another writer has completed this ticket")
 
-    def _forget(self, callback: Callable[[Ticket[T]], object]) -> None:
-        with suppress(ValueError):  # it has been popped
-            self._callbacks.remove(callback)
+    def __copy__(self) -> Ticket[T]:
+        return self  # a copy would be a ticket that nobody completes
 
-    def _run_callbacks(self) -> None:
-        while self._callbacks:
-            try:
-                callback = self._callbacks.pop(0)
-            except IndexError:  # somebody else has popped the last one
-                return
-            try:
-                callback(self)
-            except BaseException:  # isolates user code: the other callbacks must run too
-                logger.exception("a callback of %r raised", self)
+    def __deepcopy__(self, memo: object) -> Ticket[T]:
+        return self
 
     @override
     def __repr__(self) -> str:
@@ -283,7 +292,7 @@ class Ticket(pykka.Future[T]):
         if outcome is None:
             return "<Ticket, pending>"
         result, error, _ = outcome
-        return f"<Ticket, done: {result!r}>" if error is None else f"<Ticket, failed: {error!r}>"
+        return f"<Ticket, done: {describe(result)}>" if error is None else f"<Ticket, failed: {describe(error)}>"
 
 
 def write(ticket: Ticket[Any], result: object = None, error: BaseException | None = None) -> bool:
@@ -312,13 +321,19 @@ def wait_all(tickets: Iterable[Ticket[T]], timeout: float | None = None) -> list
 
     Raises:
         TicketTimeoutError: if not all are there by then; it says how many are missing.
+        TypeError: if something else than tickets is given.
         BaseException: the first error in the order of the tickets.
     """
+    if isinstance(tickets, Ticket):
+        raise TypeError("wait_all() takes a list of tickets, got a single one")
     waited_for = list(tickets)
+    for ticket in waited_for:
+        if not isinstance(ticket, Ticket):  # pyright: ignore[reportUnnecessaryIsInstance]  a caller without types
+            raise TypeError(f"wait_all() takes a list of tickets, got {ticket!r} among them")
     deadline = None if timeout is None else SYSTEM_CLOCK.monotonic() + timeout
     for ticket in waited_for:
         remaining = None if deadline is None else deadline - SYSTEM_CLOCK.monotonic()
         if not ticket.wait_ready(remaining):
             pending = sum(not each.is_ready() for each in waited_for)
-            raise TicketTimeoutError(timeout or 0.0, pending, len(waited_for))
+            raise TicketTimeoutError(timeout or 0.0, f" to {pending} of {len(waited_for)} tickets", pending)
     return [ticket.wait(0) for ticket in waited_for]

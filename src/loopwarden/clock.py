@@ -9,17 +9,18 @@ from __future__ import annotations
 import heapq
 import itertools
 import logging
+import math
+import os
 import time
 from typing import TYPE_CHECKING, Protocol, final
 
 from loopwarden._blocking import SYSTEM, Blocking, Gate
+from loopwarden._log import report
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = ["SYSTEM_CLOCK", "Clock", "SystemClock", "Timer", "TimerQueue"]
-
-logger = logging.getLogger("loopwarden")
 
 
 class Clock(Protocol):
@@ -92,7 +93,13 @@ class TimerQueue:
         self._sequence = itertools.count()
 
     def add(self, deadline: float, callback: Callable[[], object]) -> Timer:
-        """Add a timer; equal deadlines keep the order in which they were added."""
+        """Add a timer; equal deadlines keep the order in which they were added.
+
+        Raises:
+            ValueError: if ``deadline`` is not a number, which would be in no order.
+        """
+        if math.isnan(deadline):
+            raise ValueError("a timer needs a time, got nan")
         timer = Timer(deadline, callback, self)
         with self._lock:
             heapq.heappush(self._heap, (deadline, next(self._sequence), timer))
@@ -102,7 +109,9 @@ class TimerQueue:
     def cancel(self, timer: Timer) -> bool:
         """Take a timer out; false if it is out already."""
         with self._lock:
-            if timer.take() is None:
+            # The callback outlives the lock: dropping the last reference to it may run a `__del__` that uses the clock.
+            callback = timer.take()
+            if callback is None:
                 return False
             self._live -= 1
             if self._live * 2 < len(self._heap):
@@ -170,6 +179,7 @@ class SystemClock:
 
         Raises:
             RuntimeError: if the timer thread cannot be started; then the timer is cancelled.
+            ValueError: if ``delay`` is not a number.
         """
         timer = self._timers.add(self.monotonic() + delay, callback)
         try:
@@ -187,7 +197,7 @@ class SystemClock:
                 self._wake = self._blocking.gate()
                 try:
                     self._blocking.start_thread(self._run, "loopwarden-timers")
-                except RuntimeError:
+                except BaseException:
                     self._wake = None
                     raise
 
@@ -210,6 +220,12 @@ class SystemClock:
                     return
             wake.wait(deadline - self.monotonic())
 
+    def forget_threads(self) -> None:
+        """Begin anew in a child process, which has the parent's timers and locks but none of its threads."""
+        self._timers = TimerQueue(self._blocking, on_empty=self._look_again)
+        self._lock = self._blocking.lock()
+        self._wake = None
+
     def __repr__(self) -> str:
         return f"<SystemClock, {len(self._timers)} timers>"
 
@@ -218,8 +234,9 @@ def call(callback: Callable[[], object]) -> None:
     """Run a timer's callback; whatever it raises is logged, because the next timer must come too."""
     try:
         callback()
-    except BaseException:  # isolates user code
-        logger.exception("a timer's callback raised")
+    except BaseException as error:  # noqa: BLE001  isolates user code
+        report(logging.ERROR, "a timer's callback raised", error=error)
 
 
 SYSTEM_CLOCK = SystemClock()
+os.register_at_fork(after_in_child=SYSTEM_CLOCK.forget_threads)

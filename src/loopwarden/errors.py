@@ -18,6 +18,8 @@ from __future__ import annotations
 
 import pykka
 
+from loopwarden._log import describe
+
 __all__ = [
     "ActorDeadError",
     "ActorError",
@@ -55,8 +57,8 @@ class TicketTimeoutError(TicketError, TimeoutError, pykka.Timeout):
         pending: How many tickets were still without an answer.
     """
 
-    def __init__(self, timeout: float, pending: int = 1, of: int = 1) -> None:
-        super().__init__(f"{pending} of {of} tickets without an answer after {timeout} s")
+    def __init__(self, timeout: float, what: str = "", pending: int = 1) -> None:
+        super().__init__(f"no answer{what} after {timeout:g} s")
         self.timeout = timeout
         self.pending = pending
 
@@ -72,9 +74,10 @@ class ActorDeadError(ActorError, pykka.ActorDeadError):
         actor: The actor that ended, as its ref prints it.
     """
 
-    def __init__(self, actor: str) -> None:
-        super().__init__(f"{actor} has ended")
+    def __init__(self, actor: str, cause: BaseException | None = None) -> None:
+        super().__init__(f"{actor} has ended" + ("" if cause is None else f": {describe(cause)}"))
         self.actor = actor
+        self.__cause__ = cause
 
 
 class LoopNotRunningError(ActorError):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import logging
 from typing import Any
 
@@ -176,6 +177,8 @@ def test_a_dead_actor_refuses_a_tell_and_fails_an_ask_and_a_send() -> None:
         ref.ask("late")
     with pytest.raises(ActorDeadError):
         ref.send(Ping()).wait(timeout=5)
+    with pytest.raises(ActorDeadError):
+        ref.proxy()
     assert ref.stop() is False
 
 
@@ -468,3 +471,82 @@ def test_200_actors_that_die_at_random_leave_no_asker_waiting() -> None:
         ticket.wait(timeout=30)
     for ticket in (each for many in tickets for each in many):
         assert ticket.wait_ready(timeout=10)
+
+
+class Lazy:
+    """What a lazy proxy can be: whoever asks for its class gets an exception."""
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        raise LookupError("no context")
+
+
+def test_a_message_and_a_reply_whose_class_raises_end_nothing_else() -> None:
+    ref = Echo.start()
+
+    reply = ref.ask(Lazy, timeout=5)
+    echoed = ref.ask(Lazy(), block=False)
+
+    assert type(reply) is Lazy
+    assert echoed.wait_ready(timeout=5)
+    assert ref.ask("alive", timeout=5) == "alive"
+    ref.stop()
+
+
+def test_a_message_that_cannot_be_refused_keeps_no_other_from_being_answered() -> None:
+    with Hold() as hold:
+        ref = Echo.start()
+        ref.tell(hold)
+        stopped = ref.stop(block=False)
+        tickets = [ref.ask(Lazy(), block=False), ref.ask("behind it", block=False)]
+
+    assert stopped.wait(timeout=5) is True
+    for ticket in tickets:
+        with pytest.raises(ActorDeadError):
+            ticket.wait(timeout=5)
+
+
+def test_only_a_ticket_can_be_deferred_to() -> None:
+    ref = Echo.start()
+
+    with pytest.raises(TypeError, match="Deferred takes a Ticket"):
+        ref.ask(lambda: Deferred(pykka.ThreadingFuture()), timeout=5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  the misuse under test
+
+    ref.stop()
+
+
+def test_a_bug_in_the_actor_loop_itself_is_seen_as_the_end() -> None:
+    class Buggy(Echo):
+        def _reply(self, envelope: Any, reply: object) -> None:
+            raise KeyError("a bug of ours")
+
+    ref = Buggy.start()
+    ref.tell(Ping())
+
+    assert isinstance(ref.ended.wait(timeout=5).cause, KeyError)
+
+
+def test_a_blocking_stop_on_the_actors_own_thread_does_not_wait_for_itself() -> None:
+    ref = Echo.start()
+
+    assert ref.ask(ref.stop, timeout=5) is False
+
+    ref.ended.wait(timeout=5)
+
+
+def test_the_ticket_of_a_stop_may_be_cancelled(caplog: pytest.LogCaptureFixture) -> None:
+    with Hold() as hold:
+        ref = Echo.start()
+        ref.tell(hold)
+        ref.stop(block=False).cancel()
+    ref.ended.wait(timeout=5)
+
+    assert caplog.text == ""
+
+
+def test_an_actor_that_is_never_launched_answers_when_it_is_collected() -> None:
+    ref = Echo().actor_ref
+    gc.collect()
+
+    with pytest.raises(ActorDeadError):
+        ref.ask("anybody?", timeout=5)

@@ -94,6 +94,7 @@ def test_a_loop_that_will_not_stop_does_not_hang_the_interpreter() -> None:
     """)
 
     assert ended.returncode == 0
+    assert "cut off after 0.1 s: LoopActor 'stuck'" in ended.stderr  # by default, without any logging set up
 
 
 def test_a_stopped_loop_is_not_complained_about() -> None:

@@ -74,3 +74,11 @@ def test_a_helper_runs_its_jobs_in_order_and_survives_what_they_raise(caplog: py
     assert done == ["first"]
     assert "a job of helper raised" in caplog.text
     helper.close()
+
+
+def test_none_is_work_like_any_other() -> None:
+    inlet: Inlet[str | None] = Inlet()
+    inlet.post(None)
+    inlet.post("behind it")
+
+    assert [inlet.take(), inlet.take()] == [None, "behind it"]

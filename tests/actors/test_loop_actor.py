@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import threading
 from typing import Any, Self
 
@@ -25,6 +26,22 @@ from loopwarden.actors import Activity, LoopRef
 from loopwarden.clock import SystemClock
 from loopwarden.errors import ActorDeadError, LoopNotRunningError, TicketTimeoutError, UnsupportedRequestError
 from loopwarden.testing import FakeClock, FaultyBlocking, Hold, ProbeLoop, our_threads
+
+
+class ProbeLoopLike:
+    """The least that can be run."""
+
+    progress: Any = None
+
+    def __init__(self) -> None:
+        self._stop: Ticket[None] = Ticket()
+
+    def run(self) -> Any:
+        self._stop.wait(timeout=10)
+
+    def shutdown(self, *, timeout: float) -> Any:
+        if not self._stop.is_ready():
+            self._stop.complete(None)
 
 
 class ForeignLoop:
@@ -156,7 +173,7 @@ def test_health_tells_the_heartbeat_and_the_counts() -> None:
     status = ref.send(HealthCheckRequest()).wait(timeout=5)
 
     assert (status.last_heartbeat, status.heartbeat_age) == (100.0, 7.0)
-    assert (status.processed, status.failed, status.returned) == (2, 1, 0)
+    assert (status.processed, status.failed, status.returned) == (3, 1, 0)
     assert stop(ref).clean_shutdown
 
 
@@ -200,14 +217,76 @@ def test_the_name_defaults_to_the_class_and_shows_in_the_threads_and_the_ref() -
     stop(ref)
 
 
+class AsyncLoop(ProbeLoopLike):
+    async def run(self) -> None: ...
+
+
+class DeafLoop(ProbeLoopLike):
+    def shutdown(self) -> None: ...  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]  the misuse under test
+
+
+class WrongHeart(ProbeLoopLike):
+    heartbeat = 5.0
+
+
 @pytest.mark.parametrize(
-    ("loop", "name", "culprit"), [("text", "x", "run"), (ProbeLoop(), "", "name"), (ProbeLoop(), 5, "name")]
+    ("loop", "name", "culprit"),
+    [
+        ("text", "x", r"str has no run\(\)"),
+        (ProbeLoop, "x", r"did you mean ProbeLoop\(...\)"),
+        (AsyncLoop(), "x", r"AsyncLoop.run\(\) is a coroutine"),
+        (DeafLoop(), "x", r"DeafLoop.shutdown\(\) cannot be called as shutdown\(timeout=30.0\)"),
+        (WrongHeart(), "x", "WrongHeart.heartbeat must be"),
+        (ProbeLoop(), "", "name"),
+        (ProbeLoop(), 5, "name"),
+    ],
+    ids=["text", "class", "async", "deaf", "heartbeat", "empty name", "number"],
 )
 def test_a_bad_argument_is_refused_by_name_before_anything_starts(loop: Any, name: Any, culprit: str) -> None:
     with pytest.raises(TypeError, match=culprit):
         LoopActor.start(loop, name)
 
     assert our_threads() == []
+
+
+def test_what_is_no_request_is_refused_at_the_sender() -> None:
+    ref = LoopActor.start(ProbeLoop(), name="strict")
+    for bad in ("hello", None, HealthCheckRequest):
+        with pytest.raises(TypeError, match="takes a Request"):
+            ref.send(bad)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  the misuse under test
+
+    stop(ref)
+
+
+def test_the_least_that_a_loop_must_have_is_run_and_shutdown() -> None:
+    loop = ProbeLoopLike()
+    loop.progress = "50 %"
+    ref = LoopActor.start(loop, name="least")
+
+    assert ref.send(HealthCheckRequest()).wait(timeout=5).activity is None
+    assert stop(ref).clean_shutdown
+
+
+def test_a_time_out_says_what_was_asked_of_whom() -> None:
+    ref = LoopActor.start(ProbeLoop(), name="asked")
+
+    with pytest.raises(
+        TicketTimeoutError, match="no answer to ShutdownConfirmRequest from LoopActor 'asked' after 0 s"
+    ):
+        ref.send(ShutdownConfirmRequest()).wait(timeout=0)
+
+    stop(ref)
+
+
+def test_a_process_request_shows_in_the_health() -> None:
+    with Hold() as hold:
+        ref = LoopActor.start(ProbeLoop(hold), name="shown")
+        ref.send(ProcessRequest(body=1))
+        hold.wait_reached()
+        assert ref.send(HealthCheckRequest()).wait(timeout=5).activity is Activity.WORKING
+    ref.send(ProcessRequest(body=2)).wait(timeout=5)
+    assert ref.send(HealthCheckRequest()).wait(timeout=5).processed == 2
+    stop(ref)
 
 
 # Stopping
@@ -445,6 +524,81 @@ def test_a_shutdown_that_raises_is_reported_and_asked_again_until_the_loop_has_e
     assert ref.ended.wait(timeout=5).cause is None
 
 
+def test_a_blocking_stop_from_inside_the_handler_does_not_wait_for_itself() -> None:
+    answers: list[object] = []
+    loop = ProbeLoop(lambda _: answers.append(ref.stop()))
+    ref = LoopActor.start(loop, name="self")
+
+    loop.feed("stop yourself")
+
+    assert ref.ended.wait(timeout=5).cause is None
+    assert answers == [False]
+
+
+def test_a_loop_whose_shutdown_blocks_for_its_time_out_is_reminded_too() -> None:
+    class Blocking(ForeignLoop):
+        def shutdown(self, *, timeout: float = 30.0) -> bool:
+            super().shutdown(timeout=timeout)
+            return self.ended.wait_ready(timeout)
+
+        def __init__(self, on_run: Any) -> None:
+            super().__init__(on_run)
+            self.ended: Ticket[None] = Ticket()
+
+        def run(self, **options: Any) -> None:
+            super().run()
+            self.ended.complete(None)
+
+    with Hold() as hold:
+        loop = Blocking(hold)
+        ref = LoopActor.start(loop, name="forgetful")
+        hold.wait_reached()
+        result = ref.send(ShutdownRequest(timeout=60.0))
+        while loop.stops == 0:
+            assert ref.send(HealthCheckRequest()).wait(timeout=5).state is LoopState.STOPPING
+
+    assert result.wait(timeout=10).clean_shutdown
+
+
+def test_a_post_that_blocks_does_not_keep_the_stop_from_the_loop() -> None:
+    with Hold() as hold:
+
+        class Full(ProbeLoopLike):
+            def post(self, work: Any) -> bool:
+                hold()
+                return False
+
+            def process(self, body: object) -> object:
+                return body
+
+        ref = LoopActor.start(Full(), name="full")
+        refused = ref.send(ProcessRequest(body=1))
+        hold.wait_reached()
+
+        assert stop(ref).clean_shutdown
+
+        assert not hold.is_released
+    with pytest.raises((ActorDeadError, LoopNotRunningError)):
+        refused.wait(timeout=5)
+
+
+@pytest.mark.parametrize("refused", [{"worker"}, {"worker", "helper"}, {"worker", "helper", "control"}], ids=len)
+def test_a_foreign_loop_that_gets_no_threads_ends_and_answers(refused: set[str]) -> None:
+    def no_thread(name: str) -> None:
+        if name.rpartition("-")[2] in refused:
+            raise RuntimeError("can't start new thread")
+
+    actor = LoopActor(ForeignLoop(), "nowhere", clock=FakeClock(blocking=FaultyBlocking(before_start=no_thread)))
+    if "control" in refused:
+        with pytest.raises(RuntimeError):
+            actor.launch()
+    else:
+        actor.launch()
+
+    assert isinstance(actor.actor_ref.ended.wait(timeout=5).cause, RuntimeError)
+    assert actor.actor_ref.send(HealthCheckRequest()).wait(timeout=5).state is LoopState.FAILED
+
+
 # Post and process
 
 
@@ -656,6 +810,7 @@ def test_process_requests_that_a_crash_leaves_behind_are_failed() -> None:
         loop.feed("crash")
         hold.wait_reached()
         left_behind = ref.send(ProcessRequest(body="behind it"))
+        ref.send(HealthCheckRequest()).wait(timeout=5)  # the request before it is in the loop's hands
 
     with pytest.raises(ActorDeadError):
         left_behind.wait(timeout=5)
@@ -686,7 +841,7 @@ def test_without_a_thread_for_the_helper_the_loop_is_still_told_to_stop() -> Non
     assert ref.stop(timeout=5) is True
 
 
-def test_without_a_thread_for_the_timer_the_request_fails_and_the_loop_is_still_told_to_stop() -> None:
+def test_without_a_thread_for_the_timer_the_loop_is_told_to_stop_and_the_request_is_answered_at_the_end() -> None:
     def no_timers(name: str) -> None:
         if name == "loopwarden-timers":
             raise RuntimeError("can't start new thread")
@@ -694,10 +849,7 @@ def test_without_a_thread_for_the_timer_the_request_fails_and_the_loop_is_still_
     clock = SystemClock(FaultyBlocking(before_start=no_timers))
     ref = LoopActor.start(ProbeLoop(), name="timeless", clock=clock)
 
-    with pytest.raises(RuntimeError, match="can't start"):
-        ref.send(ShutdownRequest()).wait(timeout=5)
-
-    assert ref.ended.wait(timeout=5).cause is None
+    assert ref.send(ShutdownRequest()).wait(timeout=5).clean_shutdown
 
 
 def test_an_actor_that_is_lost_while_its_loop_runs_tells_the_loop_to_stop() -> None:
@@ -716,6 +868,50 @@ def test_an_actor_that_is_lost_while_its_loop_runs_tells_the_loop_to_stop() -> N
     assert isinstance(ref.ended.wait(timeout=5).cause, MemoryError)
     loop.stop_asked.wait(timeout=5)
     assert not ref.send(ShutdownRequest()).wait(timeout=5).clean_shutdown
+
+
+class UnspeakableError(Exception):
+    """An error that nobody can print."""
+
+    def __repr__(self) -> str:
+        raise SystemExit("repr")
+
+    def __len__(self) -> int:
+        return 0
+
+
+def test_an_error_that_cannot_be_printed_is_still_the_cause() -> None:
+    class Crashing(ProbeLoopLike):
+        def run(self) -> None:
+            raise UnspeakableError
+
+    ref = LoopActor.start(Crashing(), name="unspeakable")
+
+    assert isinstance(ref.ended.wait(timeout=5).cause, UnspeakableError)
+    assert ref.send(HealthCheckRequest()).wait(timeout=5).error == "<UnspeakableError without a repr>"
+
+
+def test_logging_that_raises_keeps_no_ticket_from_resolving() -> None:
+    def broken(_: logging.LogRecord) -> bool:
+        raise SystemExit("filter")
+
+    class Refusing(ProbeLoopLike):
+        asked = 0
+
+        def shutdown(self, *, timeout: float) -> Any:
+            self.asked += 1
+            if self.asked == 1:
+                raise ValueError("not yet")
+            return super().shutdown(timeout=timeout)
+
+    logging.getLogger("loopwarden").addFilter(broken)
+    try:
+        crashing = LoopActor.start(ProbeLoop(_exit), name="crashing")
+        crashing.send(ProcessRequest(body="crash")).wait_ready(timeout=5)
+        assert isinstance(crashing.ended.wait(timeout=5).cause, SystemExit)
+        assert stop(LoopActor.start(Refusing(), name="refusing")).clean_shutdown
+    finally:
+        logging.getLogger("loopwarden").removeFilter(broken)
 
 
 def test_a_ticket_cancelled_in_mid_handler_is_counted_in_the_health() -> None:

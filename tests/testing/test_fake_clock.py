@@ -71,3 +71,21 @@ def test_wait_timers_says_that_a_timer_never_came(monkeypatch: pytest.MonkeyPatc
 
     with pytest.raises(TimeoutError, match="had not 2 timers"):
         FakeClock().wait_timers(2)
+
+
+def test_advancing_inside_a_timer_does_not_turn_time_back() -> None:
+    clock = FakeClock(start=0.0)
+    clock.call_later(1, lambda: clock.advance(10))
+
+    clock.advance(2)
+
+    assert clock.monotonic() == 11.0
+
+
+def test_a_wait_of_zero_looks_without_blocking() -> None:
+    clock = FakeClock()
+    gate = SYSTEM.gate()
+
+    assert not clock.wait(gate, 0)
+    gate.open()
+    assert clock.wait(gate, -1)

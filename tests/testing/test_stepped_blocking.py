@@ -112,3 +112,13 @@ def order_of(seed: int) -> list[tuple[str, str]]:
 def test_a_seed_chooses_an_order_and_always_the_same_one() -> None:
     assert order_of(1) == order_of(1)
     assert len({tuple(order_of(seed)) for seed in range(20)}) > 10
+
+
+def test_it_can_run_again_with_new_threads() -> None:
+    steps = SteppedBlocking()
+    order: list[str] = []
+    for name in ("first", "second"):
+        steps.start_thread(lambda name=name: order.append(name), name)  # type: ignore[misc]
+        steps.run()
+
+    assert order == ["first", "second"]

@@ -60,15 +60,21 @@ class FakeClock:
         if seconds < 0:
             raise ValueError(f"time does not run backwards: advance({seconds!r})")
         target = self._now + seconds
-        while (due := self._timers.pop_due(target)) is not None:
-            self._now = max(self._now, due[0])
-            call(due[1])
-        self._now = target
+        while True:
+            while (due := self._timers.pop_due(target)) is not None:
+                self._now = max(self._now, due[0])
+                call(due[1])
+            self._now = max(self._now, target)
+            deadline = self._timers.next_deadline()
+            if deadline is None or deadline > target:  # otherwise somebody set a timer just before time moved on
+                return
 
     def wait(self, gate: Gate, timeout: float | None) -> bool:
         """Block until the gate opens or `advance` has passed ``timeout``."""
         if timeout is None:
             return gate.wait()
+        if timeout <= 0:
+            return gate.wait(0)
         timer = self.call_later(timeout, gate.open)
         try:
             gate.wait()

@@ -34,16 +34,18 @@ class Hold:
     def __call__(self, *_args: object) -> str:
         """Stop here until the release; then return ``"released"``."""
         write(self._reached)
-        self._released.wait(_PATIENCE)
+        if not self._released.wait_ready(_PATIENCE):
+            raise TimeoutError(f"nobody released the hold in {_PATIENCE:g} s")
         return "released"
 
     def wait_reached(self) -> None:
         """Block until somebody has stopped here.
 
         Raises:
-            TicketTimeoutError: if that does not happen in a few real seconds.
+            TimeoutError: if that does not happen in a few real seconds.
         """
-        self._reached.wait(_PATIENCE)
+        if not self._reached.wait_ready(_PATIENCE):
+            raise TimeoutError(f"nobody reached the hold in {_PATIENCE:g} s")
 
     def release(self) -> None:
         """Let everybody go on, now and from now on."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Self, final
 
 from loopwarden._heartbeat import Heartbeat
@@ -53,8 +54,16 @@ class ProbeLoop:
         return self._inlet.post(work)
 
     def process(self, body: object) -> object:
-        """Return what the handler makes of ``body``."""
-        return self._handler(body)
+        """Return what the handler makes of ``body``; it counts like a body that arrived."""
+        self.progress.working(f"body-{next(self._numbers)}")
+        self._heartbeat.beat()
+        try:
+            result = self._handler(body)
+        except Exception:
+            self.progress.failed += 1
+            raise
+        self.progress.processed += 1
+        return result
 
     def run(
         self,
@@ -102,14 +111,8 @@ class ProbeLoop:
         return self._heartbeat
 
     def _handle(self, body: object) -> None:
-        self.progress.working(f"body-{next(self._numbers)}")
-        self._heartbeat.beat()
-        try:
-            self._handler(body)
-        except Exception:  # noqa: BLE001  isolates user code: a body that cannot be handled ends nothing
-            self.progress.failed += 1
-        else:
-            self.progress.processed += 1
+        with suppress(Exception):  # isolates user code: a body that cannot be handled ends nothing
+            self.process(body)
 
     def __enter__(self) -> Self:
         return self

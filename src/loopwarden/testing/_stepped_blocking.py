@@ -120,6 +120,7 @@ class SteppedBlocking:
             DeadlockError: if none of them can go on, or if the one that the schedule names cannot.
             BaseException: whatever one of the threads raised.
         """
+        self._abandoned = False
         try:
             for name in schedule:
                 self._go(self._named(name))
