@@ -1,1 +1,25 @@
 """At-least-once queues: the contract and its back ends."""
+
+from __future__ import annotations
+
+from loopwarden.mailbox._capabilities import Capabilities
+from loopwarden.mailbox._contract import DeadLetters, Mailbox, Reaped
+from loopwarden.mailbox._dead_letter import DeadLetter
+from loopwarden.mailbox._in_memory import InMemoryMailbox
+from loopwarden.mailbox._message import Message
+from loopwarden.mailbox._sqlite import SqliteMailbox
+from loopwarden.mailbox._token import Token
+
+__all__ = [
+    # The contract
+    "Capabilities",
+    "DeadLetter",
+    "DeadLetters",
+    "Mailbox",
+    "Message",
+    "Reaped",
+    "Token",
+    # Back ends
+    "InMemoryMailbox",
+    "SqliteMailbox",
+]

@@ -90,7 +90,15 @@ def test_the_links_for_type_checkers_point_to_the_root_folders(folder: str) -> N
     assert link.readlink() == Path("../..") / folder
 
 
-PUBLIC = ["loopwarden", "loopwarden.actors", "loopwarden.clock", "loopwarden.errors", "loopwarden.testing"]
+PUBLIC = [
+    "loopwarden",
+    "loopwarden.actors",
+    "loopwarden.clock",
+    "loopwarden.errors",
+    "loopwarden.mailbox",
+    "loopwarden.testing",
+    "loopwarden.testing.contracts",
+]
 
 
 @pytest.mark.parametrize("name", PUBLIC)
@@ -107,13 +115,13 @@ def test_every_public_module_is_listed_here() -> None:
         f"loopwarden.{module.name}" for module in pkgutil.iter_modules(loopwarden.__path__) if module.name[0] != "_"
     }
 
-    assert modules - set(PUBLIC) <= {"loopwarden.mailbox", "loopwarden.supervision"}
+    assert modules - set(PUBLIC) <= {"loopwarden.supervision"}
 
 
-def test_importing_loopwarden_does_not_import_asyncio() -> None:
+def test_importing_loopwarden_imports_neither_asyncio_nor_pytest() -> None:
     import subprocess  # noqa: PLC0415  only here
 
-    program = "import sys, loopwarden; print('asyncio' in sys.modules)"
+    program = "import sys, loopwarden, loopwarden.testing; print({'asyncio', 'pytest'} & set(sys.modules))"
     ended = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True)
 
-    assert ended.stdout == "False\n"
+    assert ended.stdout == "set()\n"

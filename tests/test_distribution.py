@@ -35,7 +35,8 @@ def test_the_wheel_holds_every_module_and_the_type_marker_and_nothing_else(wheel
     expected = {
         f"loopwarden/{path.relative_to(ROOT)}"
         for folder in ("actors", "mailbox", "supervision")
-        for path in (ROOT / folder).rglob("*.py")
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in {".py", ".sql"}
     } | {
         str(path.relative_to(ROOT / "src"))
         for path in (ROOT / "src" / "loopwarden").rglob("*")

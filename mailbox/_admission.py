@@ -1,0 +1,54 @@
+"""`Admission`: which messages a mailbox in memory lets in: not twice, and not too many."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from typing import TYPE_CHECKING, final
+
+from loopwarden.mailbox._parameters import DEDUP_WINDOW
+
+if TYPE_CHECKING:
+    from loopwarden._blocking import Gate
+
+__all__ = ["Admission"]
+
+
+@final
+class Admission:
+    """Dedup ids that were seen, and sends that wait for room; every call is made under the mailbox's lock."""
+
+    def __init__(self, max_size: int | None) -> None:
+        self.max_size = max_size
+        #: Sends that wait for room.
+        self.gates: deque[Gate] = deque()
+        self._seen: OrderedDict[str, tuple[float, str]] = OrderedDict()  # dedup id → until when, message id
+
+    def sent_before(self, dedup_id: str | None, now: float) -> str | None:
+        """Return the message that was sent with this dedup id, if the window has not passed."""
+        while self._seen and next(iter(self._seen.values()))[0] <= now:
+            self._seen.popitem(last=False)
+        known = None if dedup_id is None else self._seen.get(dedup_id)
+        return None if known is None else known[1]
+
+    def remember(self, dedup_id: str, message_id: str, now: float) -> None:
+        """Note that a message was sent with this dedup id."""
+        self._seen[dedup_id] = (now + DEDUP_WINDOW, message_id)
+
+    def has_room(self, size: int, more: int = 1) -> bool:
+        """Say whether so many more fit beside so many."""
+        return self.max_size is None or size + more <= self.max_size
+
+    def leave(self, gate: Gate) -> None:
+        """Forget a send that waits no longer."""
+        if gate in self.gates:
+            self.gates.remove(gate)
+
+    def made_room(self, size: int) -> None:
+        """Wake the oldest send that waits, if there is room now."""
+        if self.gates and self.has_room(size):
+            self.gates.popleft().open()
+
+    def wake_all(self) -> None:
+        """Wake everybody: the mailbox is closed, or empty."""
+        while self.gates:
+            self.gates.popleft().open()

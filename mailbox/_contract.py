@@ -1,0 +1,201 @@
+"""`Mailbox`: the contract that every back end keeps.
+
+Point-to-point, at least once. Every message is either acknowledged, in the mailbox, leased to somebody until a
+deadline, or a dead letter. The rules that `loopwarden.testing.MailboxContract` checks:
+
+- Order: visible messages are received in the order in which they were sent. A message that returns, because it was
+  given back or because its lease has ended, has its old place.
+- Lease: a received message is invisible until it is acknowledged, given back, or its lease ends. The lease ends at its
+  deadline, exactly: from then on its receipt is refused, whether or not the message was delivered again.
+- Count: a receive raises the delivery count. A message that was delivered ``max_deliveries`` times is a dead letter
+  when it would be delivered once more, so one that kills the process ends there as surely as one whose handler
+  raises. Putting an unstarted message back takes the count back.
+- Alone: a message that was delivered before is received alone, so that it cannot take others with it.
+- Wake-up: a receive that waits returns as soon as anything is there, at the latest after its wait, and at once when
+  its token is stopped or the mailbox is closed.
+- Batch: a receive returns what is there, up to ``max_messages``; it does not wait for more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, final, runtime_checkable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from loopwarden.mailbox._capabilities import Capabilities
+    from loopwarden.mailbox._dead_letter import DeadLetter
+    from loopwarden.mailbox._message import Message
+    from loopwarden.mailbox._token import Token
+
+__all__ = ["DeadLetters", "Mailbox", "Reaped"]
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Reaped:
+    """What a `Mailbox.reap` has done, and when there is something to do again."""
+
+    #: Ids of the messages that became visible: their lease or their delay has ended.
+    returned: tuple[str, ...]
+    #: Ids of the messages that became dead letters.
+    dead: tuple[str, ...]
+    #: Seconds until the next lease or delay ends; None if there is none.
+    next_due: float | None
+
+
+@runtime_checkable
+class Mailbox(Protocol[T, R]):
+    """A queue of messages with bodies of type ``T``, whose replies are of type ``R``; see this module."""
+
+    @property
+    def name(self) -> str:
+        """What the mailbox is called in its store."""
+        ...
+
+    @property
+    def closed(self) -> bool:
+        """True from the first `close` on."""
+        ...
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this back end can do."""
+        ...
+
+    @property
+    def dead_letters(self) -> DeadLetters[T]:
+        """The letters that this mailbox has given up, in the same store."""
+        ...
+
+    def send(
+        self,
+        body: T,
+        *,
+        reply_to: Mailbox[R, Any] | str | None = None,
+        delay: float = 0,
+        dedup_id: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout: float = 0,
+    ) -> str:
+        """Send one message; return its id.
+
+        Args:
+            body: What to send.
+            reply_to: Where replies go: a mailbox of the same store, or its name.
+            delay: Seconds until it can be received.
+            dedup_id: If a message with this id was sent in the last five minutes, nothing is sent and that
+                message's id is returned.
+            headers: Strings to travel beside the body.
+            timeout: Seconds to wait for room in a bounded mailbox.
+
+        Raises:
+            MailboxClosedError: if the mailbox is closed.
+            MailboxFullError: if it is bounded, and full until ``timeout``.
+            SerializationError: if the body does not fit.
+            InvalidParameterError: if anything else does not.
+        """
+        ...
+
+    def send_many(
+        self, bodies: Iterable[T], *, headers: Mapping[str, str] | None = None, timeout: float = 0
+    ) -> list[str]:
+        """Send all of ``bodies`` or, if one of them does not fit, none; return their ids in order."""
+        ...
+
+    def receive(
+        self,
+        *,
+        max_messages: int = 1,
+        visibility_timeout: float = 300,
+        wait_time_seconds: float = 0,
+        token: Token | None = None,
+    ) -> Sequence[Message[T, R]]:
+        """Return what is there, leased for ``visibility_timeout``; wait for it if nothing is.
+
+        Raises:
+            MailboxClosedError: if the mailbox is, or while it waits becomes, closed.
+            MailboxConnectionError: if the store cannot be reached.
+        """
+        ...
+
+    def acknowledge_many(self, messages: Iterable[Message[T, R]]) -> list[Message[T, R]]:
+        """Acknowledge all in one step; return those whose delivery was over, which are untouched."""
+        ...
+
+    def reap(self) -> Reaped:
+        """Bring back what is due now. Without it, the next receive does the same."""
+        ...
+
+    def purge(self) -> int:
+        """Delete everything, leased messages too; return how many that were."""
+        ...
+
+    def approximate_count(self) -> int:
+        """Return how many messages there are: visible, delayed and leased."""
+        ...
+
+    def close(self) -> None:
+        """Refuse sends and receives from now on and wake who waits; what is leased may still be finalised."""
+        ...
+
+
+@runtime_checkable
+class DeadLetters(Protocol[T]):
+    """The dead letters of one mailbox: to be looked at, received like any message, and sent back."""
+
+    @property
+    def name(self) -> str:
+        """What the mailbox of the letters is called in its store."""
+        ...
+
+    @property
+    def closed(self) -> bool:
+        """True once the mailbox that gave them up is closed."""
+        ...
+
+    def peek(self, limit: int = 100) -> list[DeadLetter[T]]:
+        """Return the oldest letters without receiving them."""
+        ...
+
+    def get(self, message_id: str) -> DeadLetter[T] | None:
+        """Return one letter without receiving it."""
+        ...
+
+    def receive(
+        self,
+        *,
+        max_messages: int = 1,
+        visibility_timeout: float = 300,
+        wait_time_seconds: float = 0,
+        token: Token | None = None,
+    ) -> Sequence[Message[DeadLetter[T], None]]:
+        """Receive letters, as from any mailbox; one that is not acknowledged comes back for ever."""
+        ...
+
+    def redrive(
+        self, message_ids: Iterable[str] | None = None, *, rate: float | None = None, token: Token | None = None
+    ) -> int:
+        """Send letters back to their mailbox, with a count of zero; return how many.
+
+        Each goes back under a new id, with its old one in the header ``redriven-from``, in one step: it is
+        never in both places nor in none.
+
+        Args:
+            message_ids: Which ones; all that are there now if not given.
+            rate: Letters a second, at most.
+            token: Ends it early when stopped.
+        """
+        ...
+
+    def approximate_count(self) -> int:
+        """Return how many letters there are."""
+        ...
+
+    def purge(self) -> int:
+        """Delete all letters; return how many that were."""
+        ...

@@ -1,0 +1,261 @@
+"""`Desk`: the lock of a mailbox in memory, and everything under it."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, final
+
+from loopwarden.errors import ReceiptHandleExpiredError, SerializationError
+from loopwarden.mailbox._admission import Admission
+from loopwarden.mailbox._dead_letter import DeadLetter
+from loopwarden.mailbox._message import Message
+from loopwarden.mailbox._replies import reply_target
+from loopwarden.mailbox._shelf import Entry, Shelf
+from loopwarden.mailbox._waiters import Waiters
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from loopwarden._blocking import Lock
+    from loopwarden.clock import Clock
+    from loopwarden.mailbox._codec import Codec
+    from loopwarden.mailbox._contract import Mailbox
+    from loopwarden.mailbox._token import Token
+
+__all__ = ["Desk"]
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@final
+class Desk(Generic[T, R]):
+    """Where a mailbox in memory keeps its messages, and where deliveries are settled (see `Courier`).
+
+    Methods called ``settle_…`` take the lock; all others are called by this package, under it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        clock: Clock,
+        codec: Codec[T] | None,
+        *,
+        roundtrip: bool,
+        max_deliveries: int | None,
+        max_size: int | None,
+        resolver: Callable[[str], Mailbox[R, Any] | None] | None,
+        lock: Lock | None,
+    ) -> None:
+        self._name = name
+        self._codec = codec
+        #: Whether bodies are kept as JSON.
+        self.roundtrip = roundtrip
+        self._resolver = resolver
+        self._monotonic, self._wall = clock.monotonic, clock.wall  # bound once: asked with every message
+        #: Guards everything here, and the dead letters'. Called while it is held: `Gate.open`, nothing else.
+        self.lock = clock.blocking.lock() if lock is None else lock
+        self.shelf = Shelf(max_deliveries)
+        self.waiters = Waiters()
+        self.admission = Admission(max_size)
+        self.sequence = 0
+        self.prefix = f"{secrets.token_hex(4)}-"
+        self.closed = False
+        #: Takes the dead letters; set by the mailbox.
+        self.add_letter: Callable[[DeadLetter[T]], None] | None = None
+
+    @property
+    def name(self) -> str:
+        """The mailbox's name."""
+        return self._name
+
+    def place(self, entry: Entry, due: float | None) -> None:
+        """Put a new message on the shelf; as if it had just been sent."""
+        self.sequence += 1
+        entry.sequence = self.sequence
+        entry.id = entry.id or f"{self.prefix}{self.sequence}"
+        if due is None:
+            self.shelf.put(entry)
+            self.waiters.wake_one()
+        else:
+            self.shelf.put_delayed(entry, due)
+            self.waiters.due_added(due)
+
+    def encode(self, body: T) -> Any:
+        """Return what is kept for ``body``; needs no lock."""
+        if self._codec is None:
+            return body
+        return self._codec.encode(body) if self.roundtrip else self._codec.check(body)
+
+    def take_fresh(self, limit: int, visibility_timeout: float, token: Token | None) -> list[Message[T, R]]:
+        """Do what `take` would, if nothing is out of the ordinary.
+
+        Nearly every message goes this way, so everything is done on the spot.
+        """
+        shelf, now = self.shelf, self._monotonic()
+        due = now + visibility_timeout
+        messages: list[Message[T, R]] = []
+        if (
+            shelf.returned
+            or now >= shelf.first_due
+            or due < shelf.last_in_turn
+            or self.waiters.gates
+            or self.roundtrip
+            or self.closed
+        ):
+            return messages
+        fresh, in_turn = shelf.fresh, shelf.in_turn
+        while fresh:
+            entry = fresh.popleft()
+            entry.count = entry.receipt = 1
+            entry.due = due
+            in_turn[entry.sequence] = entry
+            messages.append(Message(self, entry, entry.body, 1, 1, token))
+            if len(messages) == limit:
+                break
+        if messages:
+            shelf.last_in_turn = due
+            shelf.first_due = min(shelf.first_due, due)
+        return messages
+
+    def take(self, limit: int, due: float, token: Token | None) -> list[Message[T, R]]:
+        """Lease what is visible."""
+        shelf = self.shelf
+        entries = shelf.take(limit, due)
+        messages: list[Message[T, R]] = []
+        if self.roundtrip:
+            while entries and not (entries := [entry for entry in entries if self.is_readable(entry)]):
+                entries = shelf.take(limit, due)
+        for entry in entries:
+            body = self.body(entry) if self.roundtrip else entry.body
+            messages.append(Message(self, entry, body, entry.count, entry.receipt, token))
+        if self.waiters.gates:
+            self.waiters.due_added(due)
+            if shelf.has_visible:
+                self.waiters.wake_one()
+        return messages
+
+    def bring_back(self, now: float) -> tuple[list[Entry], list[Entry]]:
+        """Do what is due."""
+        returned, exhausted = self.shelf.bring_back(now)
+        for entry in exhausted:
+            self.bury(entry, f"it was delivered {entry.count} times", entry.error)
+        if returned:
+            self.waiters.wake_one()
+        return returned, exhausted
+
+    def settle_acknowledge(self, message: Message[T, R]) -> None:
+        """Do what `Message.acknowledge` says."""
+        entry: Any = message.record
+        token, shelf = message.token, self.shelf
+        with self.lock:
+            if (
+                entry.receipt != message.receipt
+                or self._monotonic() >= entry.due
+                or (token is not None and token.fenced)
+            ):
+                raise ReceiptHandleExpiredError(self._name, message.id, message.receipt_handle)
+            if entry.stamp:
+                shelf.remove(entry)
+            else:  # the same, on the spot, because nearly every message goes this way
+                shelf.size -= 1
+                entry.receipt += 1
+                del shelf.in_turn[entry.sequence]
+            if self.admission.gates:
+                self.admission.made_room(shelf.size)
+
+    def settle_nack(self, message: Message[T, R], visibility_timeout: float, error: str | None) -> None:
+        """Do what `Message.nack` says."""
+        entry = cast("Entry", message.record)
+        with self.lock:
+            now = self._check_holds(message)
+            if error is not None:
+                entry.error = error
+            if self.shelf.is_exhausted(entry):
+                self.shelf.remove(entry)
+                self.bury(entry, f"it was delivered {entry.count} times", entry.error)
+            elif visibility_timeout:
+                self.shelf.give_back(entry, now + visibility_timeout, counted=True)
+                self.waiters.due_added(now + visibility_timeout)
+            else:
+                self.shelf.give_back(entry, None, counted=True)
+                self.waiters.wake_one()
+
+    def settle_put_back(self, message: Message[T, R]) -> None:
+        """Do what `Message.put_back` says."""
+        with self.lock:
+            self._check_holds(message)
+            self.shelf.give_back(cast("Entry", message.record), None, counted=False)
+            self.waiters.wake_one()
+
+    def settle_dead_letter(self, message: Message[T, R], reason: str, error: str | None) -> None:
+        """Do what `Message.dead_letter` says."""
+        entry = cast("Entry", message.record)
+        with self.lock:
+            self._check_holds(message)
+            self.shelf.remove(entry)
+            self.bury(entry, reason, error if error is not None else entry.error)
+
+    def settle_extend(self, message: Message[T, R], timeout: float) -> None:
+        """Do what `Message.extend_visibility` says."""
+        with self.lock:
+            due = self._check_holds(message) + timeout
+            self.shelf.extend(cast("Entry", message.record), due)
+            self.waiters.due_added(due)
+
+    def settle_reply(self, message: Message[T, R], body: R) -> str:
+        """Do what `Message.reply` says."""
+        with self.lock:
+            self._check_holds(message)
+        return reply_target(self._name, message, self._resolver).send(body)
+
+    def _check_holds(self, message: Message[T, R]) -> float:
+        """Refuse a delivery that is over. Return the time."""
+        now = self._monotonic()
+        token = message.token
+        if not self.shelf.holds(message.record, message.receipt, now) or (token is not None and token.fenced):  # type: ignore[arg-type]
+            raise ReceiptHandleExpiredError(self._name, message.id, message.receipt_handle)
+        return now
+
+    def bury(self, entry: Entry, reason: str, error: str | None, *, readable: bool = True) -> None:
+        """Make a message that is off the shelf a dead letter."""
+        letter = DeadLetter[Any](
+            message_id=entry.id,
+            mailbox=self._name,
+            body=self.body(entry) if readable else None,
+            raw=None if readable else entry.body,
+            reason=reason,
+            error=error,
+            delivery_count=entry.count,
+            headers=dict(entry.headers),
+            sent_at=entry.sent_at,
+            dead_at=self._wall(),
+        )
+        assert self.add_letter is not None, "the mailbox sets it before it lets anybody in"
+        self.add_letter(letter)
+        self.admission.made_room(self.shelf.size)
+
+    def revive(self, letter: DeadLetter[T]) -> None:
+        """Put a letter back on the shelf under a new id."""
+        body: Any = letter.body
+        if letter.raw is not None:
+            body = letter.raw
+        elif self.roundtrip:
+            body = cast("Codec[T]", self._codec).encode(body)
+        entry = Entry("", body, self._wall())
+        entry.headers = {**letter.headers, "redriven-from": letter.message_id}
+        self.place(entry, None)
+
+    def body(self, entry: Entry) -> Any:
+        """Return the body that an entry keeps."""
+        return cast("Codec[T]", self._codec).decode(entry.body) if self.roundtrip else entry.body
+
+    def is_readable(self, entry: Entry) -> bool:
+        """Say whether the body can be read; if not, the message is a dead letter now."""
+        try:
+            self.body(entry)
+        except SerializationError as error:
+            self.shelf.remove(entry)
+            self.bury(entry, "its body cannot be read", str(error), readable=False)
+            return False
+        return True

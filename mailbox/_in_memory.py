@@ -1,0 +1,346 @@
+"""`InMemoryMailbox`: the default, for one process; ordered, exact, and gone with it."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
+
+from loopwarden.clock import SYSTEM_CLOCK, Clock
+from loopwarden.errors import (
+    InvalidParameterError,
+    MailboxClosedError,
+    MailboxFullError,
+    ReceiptHandleExpiredError,
+)
+from loopwarden.mailbox._capabilities import Capabilities
+from loopwarden.mailbox._codec import Codec
+from loopwarden.mailbox._contract import Reaped
+from loopwarden.mailbox._desk import Desk
+from loopwarden.mailbox._in_memory_dead_letters import InMemoryDeadLetters
+from loopwarden.mailbox._message import Message
+from loopwarden.mailbox._parameters import (
+    check_headers,
+    check_name,
+    check_receive,
+    check_seconds,
+    check_whole,
+)
+from loopwarden.mailbox._shelf import Entry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from loopwarden._blocking import Gate, Lock
+    from loopwarden.mailbox._contract import Mailbox
+    from loopwarden.mailbox._dead_letter import DeadLetter
+    from loopwarden.mailbox._message import Message
+    from loopwarden.mailbox._token import Token
+
+__all__ = ["InMemoryMailbox"]
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_CAPABILITIES = Capabilities(
+    durable=False,
+    shared=False,
+    ordered=True,
+    exact_count=True,
+    uncounted_return=True,
+    delay=True,
+    dedup=True,
+    bounded=True,
+    fenced_by_store=True,
+)
+
+
+@final
+class InMemoryMailbox(Generic[T, R]):
+    """A `Mailbox` in this process; bodies are validated and kept as they are.
+
+    >>> jobs: InMemoryMailbox[str, None] = InMemoryMailbox("jobs")
+    >>> _ = jobs.send("resize")
+    >>> [message] = jobs.receive()
+    >>> message.body, message.delivery_count
+    ('resize', 1)
+    >>> message.acknowledge()
+    >>> jobs.approximate_count()
+    0
+
+    Args:
+        name: What it is called.
+        body: The type of the bodies, if they are to be validated.
+        max_deliveries: How often a message is delivered before it is a dead letter; None for ever.
+        max_size: How many messages it holds at most, if there is a limit.
+        roundtrip: Write and read each body as JSON, as a back end with a wire would.
+        resolver: Finds a mailbox for replies by its name.
+        clock: The time it lives by.
+    """
+
+    def __init__(
+        self,
+        name: str = "default",
+        *,
+        body: Any = Any,
+        max_deliveries: int | None = 5,
+        max_size: int | None = None,
+        roundtrip: bool = False,
+        resolver: Callable[[str], Mailbox[R, Any] | None] | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+        lock: Lock | None = None,
+    ) -> None:
+        self._name = check_name(name)
+        for parameter, value in (("max_deliveries", max_deliveries), ("max_size", max_size)):
+            if value is not None:
+                check_whole(name, parameter, value, 2**31)
+        self._clock = clock
+        self._monotonic, self._wall = clock.monotonic, clock.wall  # bound once: asked with every message
+        self._is_plain = body is Any and not roundtrip
+        #: Where the messages are; for this package only.
+        self.desk: Desk[T, R] = Desk(
+            name,
+            clock,
+            None if self._is_plain else Codec(name, body),
+            roundtrip=roundtrip,
+            max_deliveries=max_deliveries,
+            max_size=max_size,
+            resolver=resolver,
+            lock=lock,
+        )
+        self._lock = self.desk.lock
+        self._asked: tuple[float, float, float] = (0, 0, 0)  # what the last receive asked for, which was good
+        self._dead: InMemoryDeadLetters[T] | None = None
+        self.desk.add_letter = self._add_letter
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return self._name
+
+    @property
+    def closed(self) -> bool:
+        """True from the first `close` on."""
+        return self.desk.closed
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Everything but surviving the process."""
+        return _CAPABILITIES
+
+    @property
+    def dead_letters(self) -> InMemoryDeadLetters[T]:
+        """The letters that this mailbox has given up."""
+        with self._lock:
+            return self._dead_letters()
+
+    # Sending.
+
+    def send(
+        self,
+        body: T,
+        *,
+        reply_to: Mailbox[R, Any] | str | None = None,
+        delay: float = 0,
+        dedup_id: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout: float = 0,
+    ) -> str:
+        """Send one message; see `Mailbox.send`."""
+        desk = self.desk
+        stored = body if self._is_plain else desk.encode(body)
+        if reply_to is None and headers is None and not delay and dedup_id is None and desk.admission.max_size is None:
+            # Nearly every message goes this way.
+            with self._lock:
+                if desk.closed:
+                    raise MailboxClosedError(self._name)
+                desk.sequence = sequence = desk.sequence + 1
+                message_id = f"{desk.prefix}{sequence}"
+                shelf = desk.shelf
+                shelf.size += 1
+                shelf.fresh.append(Entry(message_id, stored, self._wall(), sequence))
+                if desk.waiters.gates:
+                    desk.waiters.wake_one()
+            return message_id
+        entry = Entry("", stored, self._wall())
+        entry.reply_to = reply_to
+        if headers is not None:
+            entry.headers = check_headers(self._name, headers)
+        check_seconds(self._name, "delay", delay)
+        if dedup_id is not None and (type(dedup_id) is not str or not dedup_id):
+            raise InvalidParameterError(self._name, "dedup_id", dedup_id, "a non-empty string")
+        return self._put([entry], timeout, delay, dedup_id)[0]
+
+    def send_many(
+        self, bodies: Iterable[T], *, headers: Mapping[str, str] | None = None, timeout: float = 0
+    ) -> list[str]:
+        """Send all or none; see `Mailbox.send_many`."""
+        now = self._wall()
+        stored = [self.desk.encode(body) for body in bodies]
+        entries = [Entry("", body, now) for body in stored]
+        if headers is not None:
+            copied = check_headers(self._name, headers)
+            for entry in entries:
+                entry.headers = copied
+        return self._put(entries, timeout)
+
+    def _put(self, entries: list[Entry], timeout: float, delay: float = 0, dedup_id: str | None = None) -> list[str]:
+        check_seconds(self._name, "timeout", timeout)
+        deadline = self._monotonic() + timeout
+        admission = self.desk.admission
+        gate: Gate | None = None
+        while True:
+            with self._lock:
+                if gate is not None:
+                    admission.leave(gate)
+                if self.desk.closed:
+                    raise MailboxClosedError(self._name)
+                now = self._monotonic()
+                sent_before = admission.sent_before(dedup_id, now)
+                if sent_before is not None:
+                    admission.made_room(self.desk.shelf.size)  # for whoever is next: this one needs none
+                    return [sent_before]
+                if admission.has_room(self.desk.shelf.size, len(entries)):
+                    for entry in entries:
+                        self.desk.place(entry, now + delay if delay else None)
+                    if dedup_id is not None:
+                        admission.remember(dedup_id, entries[0].id, now)
+                    admission.made_room(self.desk.shelf.size)
+                    return [entry.id for entry in entries]
+                if now >= deadline:
+                    admission.made_room(self.desk.shelf.size)
+                    raise MailboxFullError(self._name, admission.max_size or 0)
+                gate = self._clock.blocking.gate()
+                admission.gates.append(gate)
+            self._clock.wait(gate, deadline - now)  # woken by whoever makes room, and by close
+
+    # Receiving.
+
+    def receive(
+        self,
+        *,
+        max_messages: int = 1,
+        visibility_timeout: float = 300,
+        wait_time_seconds: float = 0,
+        token: Token | None = None,
+    ) -> list[Message[T, R]]:
+        """Return what is there; see `Mailbox.receive`."""
+        asked = self._asked
+        # The same as last time: by identity, because True equals 1 and is none of our numbers.
+        if max_messages is not asked[0] or visibility_timeout is not asked[1] or wait_time_seconds is not asked[2]:
+            check_receive(self._name, max_messages, visibility_timeout, wait_time_seconds)
+            self._asked = (max_messages, visibility_timeout, wait_time_seconds)
+        if token is None or not token.stopped:
+            with self._lock:
+                messages = self.desk.take_fresh(max_messages, visibility_timeout, token)
+            if messages:
+                return messages
+        return self._receive_slowly(max_messages, visibility_timeout, wait_time_seconds, token)
+
+    def _receive_slowly(
+        self, max_messages: int, visibility_timeout: float, wait_time_seconds: float, token: Token | None
+    ) -> list[Message[T, R]]:
+        deadline: float | None = None
+        gate: Gate | None = None
+        while True:
+            with self._lock:
+                was_woken = gate is not None and not self.desk.waiters.leave(gate)
+                if self.desk.closed:
+                    raise MailboxClosedError(self._name)
+                now = self._monotonic()
+                shelf = self.desk.shelf
+                if now >= shelf.first_due:
+                    self.desk.bring_back(now)
+                if (shelf.fresh or shelf.returned) and (token is None or not token.stopped):
+                    messages = self.desk.take(max_messages, now + visibility_timeout, token)
+                    if messages:
+                        return messages
+                if deadline is None:
+                    deadline = now + wait_time_seconds
+                if now >= deadline or (token is not None and (token.stopped or token.take_nudge())):
+                    if was_woken and shelf.has_visible:
+                        self.desk.waiters.wake_one()  # what this one was woken for is for somebody else
+                    return []
+                gate = self._clock.blocking.gate()
+                until = min(deadline, shelf.first_due)
+                self.desk.waiters.park(gate, shelf.first_due)
+            self._wait(gate, until - now, token)
+
+    def _wait(self, gate: Gate, seconds: float, token: Token | None) -> None:
+        try:
+            if token is not None:
+                token.attach(gate)
+            self._clock.wait(gate, seconds)  # woken by a send, a return, the token, close, or a lease's end
+        except BaseException:
+            with self._lock:  # interrupted: what it may have been woken for is for somebody else
+                if not self.desk.waiters.leave(gate) and self.desk.shelf.has_visible:
+                    self.desk.waiters.wake_one()
+            raise
+        finally:
+            if token is not None:
+                token.detach(gate)
+
+    def reap(self) -> Reaped:
+        """Bring back what is due; see `Mailbox.reap`."""
+        with self._lock:
+            now = self._monotonic()
+            returned, exhausted = self.desk.bring_back(now)
+            due = self.desk.shelf.first_due
+            return Reaped(
+                tuple(entry.id for entry in returned),
+                tuple(entry.id for entry in exhausted),
+                None if due == math.inf else due - now,
+            )
+
+    # Finalising.
+
+    def acknowledge_many(self, messages: Iterable[Message[T, R]]) -> list[Message[T, R]]:
+        """Acknowledge all in one step; see `Mailbox.acknowledge_many`."""
+        refused: list[Message[T, R]] = []
+        for message in messages:
+            try:
+                message.acknowledge()
+            except ReceiptHandleExpiredError:
+                refused.append(message)
+        return refused
+
+    # Dead letters.
+
+    def _add_letter(self, letter: DeadLetter[T]) -> None:
+        """Take a letter; under the lock."""
+        self._dead_letters().add(letter)
+
+    def _dead_letters(self) -> InMemoryDeadLetters[T]:
+        if self._dead is None:
+            box: InMemoryMailbox[DeadLetter[T], None] = InMemoryMailbox(
+                f"{self._name}:dead", max_deliveries=None, clock=self._clock, lock=self._lock
+            )
+            self._dead = InMemoryDeadLetters(self.desk, box, self._clock)
+        return self._dead
+
+    # The rest.
+
+    def purge(self) -> int:
+        """Delete everything; see `Mailbox.purge`."""
+        with self._lock:
+            cleared = self.desk.shelf.clear()
+            self.desk.admission.wake_all()
+            return cleared
+
+    def approximate_count(self) -> int:
+        """Return exactly how many messages there are."""
+        return self.desk.shelf.size
+
+    def close(self) -> None:
+        """Refuse from now on, and wake who waits; see `Mailbox.close`."""
+        with self._lock:
+            self.desk.closed = True
+            self.desk.waiters.wake_all()
+            self.desk.admission.wake_all()
+            dead = self._dead
+        if dead is not None:
+            dead.close()
+
+    def __repr__(self) -> str:
+        return (
+            f"<InMemoryMailbox {self._name!r}, {self.desk.shelf.size} messages{', closed' if self.desk.closed else ''}>"
+        )

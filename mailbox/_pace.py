@@ -1,0 +1,46 @@
+"""Doing things at a rate."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from loopwarden.errors import InvalidParameterError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from loopwarden.clock import Clock
+    from loopwarden.mailbox._token import Token
+
+__all__ = ["paced"]
+
+I = TypeVar("I")  # noqa: E741  an item
+
+
+def paced(items: Iterable[I], rate: float | None, clock: Clock, token: Token | None, mailbox: str) -> Iterator[I]:
+    """Yield ``items``, at most ``rate`` of them a second, until ``token`` is stopped.
+
+    Raises:
+        InvalidParameterError: if ``rate`` is not a positive number, before anything is yielded.
+    """
+    if rate is not None and (type(rate) not in {int, float} or not 0 < rate < float("inf")):
+        raise InvalidParameterError(mailbox, "rate", rate, "a positive number of letters a second")
+    return _paced(items, rate, clock, token)
+
+
+def _paced(items: Iterable[I], rate: float | None, clock: Clock, token: Token | None) -> Iterator[I]:
+    due = clock.monotonic()
+    for item in items:
+        wait = due - clock.monotonic()
+        if wait > 0:
+            gate = clock.blocking.gate()
+            if token is not None:
+                token.attach(gate)
+            clock.wait(gate, wait)  # woken by time, or by the token
+            if token is not None:
+                token.detach(gate)
+        if token is not None and token.stopped:
+            return
+        yield item
+        if rate is not None:
+            due = max(due, clock.monotonic()) + 1 / rate

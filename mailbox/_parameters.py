@@ -1,0 +1,69 @@
+"""The ranges of what a caller may ask for, checked in one place."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from loopwarden.errors import InvalidParameterError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = [
+    "DEDUP_WINDOW",
+    "MAX_VISIBILITY",
+    "check_headers",
+    "check_name",
+    "check_receive",
+    "check_seconds",
+    "check_whole",
+]
+
+#: Seconds that a lease may last, as in SQS.
+MAX_VISIBILITY = 43_200
+#: Seconds that a poll may wait, as in SQS.
+MAX_WAIT = 20
+#: Seconds in which a second message with the same dedup id is not sent, as in SQS.
+DEDUP_WINDOW = 300.0
+#: Messages that one receive may return.
+MAX_BATCH = 1_000
+
+
+def check_seconds(mailbox: str, parameter: str, value: float, most: float = MAX_VISIBILITY) -> None:
+    """Refuse what is not a number of seconds from 0 to ``most``."""
+    # The types are asked exactly: True is an int, and a string compares with nothing.
+    if type(value) not in {int, float} or not 0 <= value <= most or math.isnan(value):
+        raise InvalidParameterError(mailbox, parameter, value, f"a number of seconds from 0 to {most:g}")
+
+
+def check_whole(mailbox: str, parameter: str, value: int, most: int) -> None:
+    """Refuse what is not a whole number from 1 to ``most``."""
+    if type(value) is not int or not 1 <= value <= most:
+        raise InvalidParameterError(mailbox, parameter, value, f"a whole number from 1 to {most}")
+
+
+def check_receive(mailbox: str, max_messages: int, visibility_timeout: float, wait_time_seconds: float) -> None:
+    """Check all that a receive takes."""
+    check_whole(mailbox, "max_messages", max_messages, MAX_BATCH)
+    check_seconds(mailbox, "visibility_timeout", visibility_timeout)
+    check_seconds(mailbox, "wait_time_seconds", wait_time_seconds, MAX_WAIT)
+
+
+def check_headers(mailbox: str, headers: Mapping[str, str]) -> dict[str, str]:
+    """Return a copy of ``headers``, all of whose names and values must be strings."""
+    try:
+        copy = dict(headers)
+    except (TypeError, ValueError):
+        raise InvalidParameterError(mailbox, "headers", headers, "a mapping of strings to strings") from None
+    for name, value in copy.items():
+        if type(name) is not str or type(value) is not str:
+            raise InvalidParameterError(mailbox, f"headers[{name!r}]", value, "a string named by a string")
+    return copy
+
+
+def check_name(name: str) -> str:
+    """Return ``name``, which must be a non-empty string without control characters."""
+    if type(name) is not str or not name or not name.isprintable():
+        raise InvalidParameterError(str(name), "name", name, "a non-empty printable string")
+    return name

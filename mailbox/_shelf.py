@@ -1,0 +1,223 @@
+"""`Shelf`: messages in their order, with their leases: data and arithmetic, no lock and no clock."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import OrderedDict, deque
+from typing import TYPE_CHECKING, Any, final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["Entry", "Shelf"]
+
+_NO_HEADERS: Mapping[str, str] = {}
+#: So few stale entries are not worth a look.
+_FEW = 64
+
+
+@final
+class Entry:
+    """A message on the shelf.
+
+    What most messages do not have stands in the class, which makes a new one half as dear.
+    """
+
+    #: How often it was delivered, not counting what was put back.
+    count = 0
+    #: Which delivery is the lease; raised when a lease begins and when it ends, so that no handle is good twice.
+    receipt = 0
+    #: When its lease or its delay ends; infinite while it is visible.
+    due = math.inf
+    #: Which entry of the shelf's heap is its own; 0 if none is.
+    stamp = 0
+    error: str | None = None
+    headers: Mapping[str, str] = _NO_HEADERS
+    reply_to: Any = None
+
+    def __init__(self, message_id: str, body: Any, sent_at: float, sequence: int = 0) -> None:
+        #: Its place in the order; given when it is put on the shelf.
+        self.sequence = sequence
+        self.id = message_id
+        self.body = body
+        self.sent_at = sent_at
+
+
+@final
+class Shelf:
+    """Messages that are visible, in their order, and messages that are due at some time.
+
+    Putting, taking and removing are O(1); what comes back, and what ends out of turn, costs O(log n). Whoever uses it
+    brings the time along, and sees to it that only one thread does at a time.
+    """
+
+    def __init__(self, max_deliveries: int | None) -> None:
+        self.max_deliveries = max_deliveries
+        #: How many messages there are: visible, delayed and leased.
+        self.size = 0
+        #: Nothing is due before this; something may be due from then on.
+        self.first_due = math.inf
+        #: Visible messages that were never away: in order, because they come in order.
+        self.fresh: deque[Entry] = deque()
+        #: Visible messages that have come back. All of them are older than the fresh ones, so they go first.
+        self.returned: list[tuple[int, Entry]] = []
+        #: Most leases last equally long, so they end in the order in which they begin: these, by their sequence.
+        self.in_turn: OrderedDict[int, Entry] = OrderedDict()
+        #: When the last of them ends, or did.
+        self.last_in_turn = -math.inf
+        # Leases and delays that end out of turn. An entry here is stale, and passed over, when its stamp is no longer
+        # the message's.
+        self._out_of_turn: list[tuple[float, int, Entry]] = []
+        self._stamps = 0
+        self._stale = 0
+
+    @property
+    def has_visible(self) -> bool:
+        """True if there is something to take."""
+        return bool(self.returned or self.fresh)
+
+    def put(self, entry: Entry) -> None:
+        """Add a new message, visible at once."""
+        self.size += 1
+        self.fresh.append(entry)
+
+    def put_delayed(self, entry: Entry, due: float) -> None:
+        """Add a new message that becomes visible at ``due``."""
+        self.size += 1
+        self._schedule(entry, due)
+
+    def take(self, limit: int, due: float) -> list[Entry]:
+        """Lease up to ``limit`` visible messages until ``due``; one that was delivered before comes alone."""
+        taken: list[Entry] = []
+        while len(taken) < limit and self.has_visible:
+            is_suspect = bool(self.returned) and self.returned[0][1].count > 0
+            if is_suspect and taken:
+                break
+            entry = heapq.heappop(self.returned)[1] if self.returned else self.fresh.popleft()
+            entry.count += 1
+            entry.receipt += 1
+            self._schedule(entry, due)
+            taken.append(entry)
+            if is_suspect:
+                break
+        return taken
+
+    def holds(self, entry: Entry, receipt: int, now: float) -> bool:
+        """Say whether that delivery is still the message's lease."""
+        return entry.receipt == receipt and now < entry.due
+
+    def remove(self, entry: Entry) -> None:
+        """Take a leased message off the shelf for good."""
+        self.size -= 1
+        entry.receipt += 1
+        self._unschedule(entry)
+
+    def give_back(self, entry: Entry, due: float | None, *, counted: bool) -> None:
+        """End a lease: the message is visible at ``due``, or now if that is None."""
+        entry.receipt += 1
+        if not counted:
+            entry.count -= 1
+        self._unschedule(entry)
+        if due is None:
+            self._show(entry)
+        else:
+            self._schedule(entry, due)
+
+    def is_exhausted(self, entry: Entry) -> bool:
+        """Say whether it was delivered as often as it may be."""
+        return self.max_deliveries is not None and entry.count >= self.max_deliveries
+
+    def extend(self, entry: Entry, due: float) -> None:
+        """Move the end of a lease."""
+        self._unschedule(entry)
+        self._schedule(entry, due)
+
+    def bring_back(self, now: float) -> tuple[list[Entry], list[Entry]]:
+        """End what is due; return what became visible, and what was exhausted and is off the shelf."""
+        returned: list[Entry] = []
+        exhausted: list[Entry] = []
+        while (entry := self._pop_due(now)) is not None:
+            if self.is_exhausted(entry):
+                self.remove(entry)
+                exhausted.append(entry)
+            else:
+                entry.receipt += 1
+                self._show(entry)
+                returned.append(entry)
+        self.first_due = self._next_due()
+        return returned, exhausted
+
+    def clear(self) -> int:
+        """Take everything off the shelf; return how much that was."""
+        cleared = self.size
+        for entry in self.entries():
+            self.remove(entry)  # so that the holder of a leased one is refused
+        self.fresh.clear()
+        self.returned.clear()
+        return cleared
+
+    def entries(self) -> list[Entry]:
+        """Return all messages in their order; O(n log n), for looking only."""
+        away = {entry.sequence: entry for _, stamp, entry in self._out_of_turn if entry.stamp == stamp} | self.in_turn
+        everything = [*self.fresh, *(entry for _, entry in self.returned), *away.values()]
+        return sorted(everything, key=lambda entry: entry.sequence)
+
+    def discard(self, entry: Entry) -> None:
+        """Take any message off the shelf; O(n), for those that are looked at only."""
+        if entry.due == math.inf:
+            self.fresh = deque(each for each in self.fresh if each is not entry)
+            self.returned = [pair for pair in self.returned if pair[1] is not entry]
+            heapq.heapify(self.returned)
+        self.remove(entry)
+
+    def _schedule(self, entry: Entry, due: float) -> None:
+        entry.due = due
+        if not self.in_turn:
+            self.last_in_turn = -math.inf
+        if due >= self.last_in_turn:
+            self.last_in_turn = due
+            self.in_turn[entry.sequence] = entry
+        else:
+            self._stamps += 1
+            entry.stamp = self._stamps
+            heapq.heappush(self._out_of_turn, (due, entry.stamp, entry))
+        self.first_due = min(self.first_due, due)
+
+    def _unschedule(self, entry: Entry) -> None:
+        entry.due = math.inf
+        if entry.stamp:
+            self._unstamp(entry)
+        else:
+            self.in_turn.pop(entry.sequence, None)
+
+    def _unstamp(self, entry: Entry) -> None:
+        entry.stamp = 0
+        self._stale += 1
+        # At most half of the heap is stale, so this is O(1) amortised and a million ended leases do not pile up.
+        if self._stale > _FEW and self._stale * 2 > len(self._out_of_turn):
+            self._out_of_turn = [each for each in self._out_of_turn if each[2].stamp == each[1]]
+            heapq.heapify(self._out_of_turn)
+            self._stale = 0
+
+    def _show(self, entry: Entry) -> None:
+        entry.due = math.inf
+        heapq.heappush(self.returned, (entry.sequence, entry))
+
+    def _next_due(self) -> float:
+        heap = self._out_of_turn
+        while heap and heap[0][2].stamp != heap[0][1]:
+            heapq.heappop(heap)
+            self._stale -= 1
+        in_turn = next(iter(self.in_turn.values())).due if self.in_turn else math.inf
+        return min(in_turn, heap[0][0] if heap else math.inf)
+
+    def _pop_due(self, now: float) -> Entry | None:
+        due = self._next_due()
+        if due > now:
+            return None
+        if self.in_turn and next(iter(self.in_turn.values())).due == due:
+            return self.in_turn.popitem(last=False)[1]
+        entry = heapq.heappop(self._out_of_turn)[2]
+        entry.stamp = 0
+        return entry

@@ -1,0 +1,299 @@
+"""`SqliteMailbox`: durable and embedded, for threads and processes of one machine."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import secrets
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
+
+from loopwarden.clock import SYSTEM_CLOCK, Clock
+from loopwarden.errors import InvalidParameterError, MailboxClosedError, MailboxFullError
+from loopwarden.mailbox._capabilities import Capabilities
+from loopwarden.mailbox._codec import Codec
+from loopwarden.mailbox._contract import Reaped
+from loopwarden.mailbox._parameters import (
+    DEDUP_WINDOW,
+    check_headers,
+    check_name,
+    check_seconds,
+    check_whole,
+)
+from loopwarden.mailbox._replies import reply_target
+from loopwarden.mailbox._sqlite_dead_letters import SqliteDeadLetters
+from loopwarden.mailbox._sqlite_queue import Row, SqliteQueue
+from loopwarden.mailbox._sqlite_receive import RECHECK, receive
+from loopwarden.mailbox._sqlite_store import SqliteStore
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from loopwarden.mailbox._contract import Mailbox
+    from loopwarden.mailbox._message import Message
+    from loopwarden.mailbox._token import Token
+
+__all__ = ["SqliteMailbox"]
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_CAPABILITIES = Capabilities(
+    durable=True,
+    shared=True,
+    ordered=True,
+    exact_count=True,
+    uncounted_return=True,
+    delay=True,
+    dedup=True,
+    bounded=True,
+    fenced_by_store=True,
+)
+
+
+@final
+class SqliteMailbox(Generic[T, R]):
+    """A `Mailbox` in a SQLite file, which any number of threads and processes of one machine may share.
+
+    What was sent survives ``kill -9`` at any instant, and a power cut with ``synchronous="FULL"``. A receive that waits
+    is woken by a sender in any process. Leases are in wall time.
+
+    Args:
+        path: The file; it is made if it is not there. Not on a network file system.
+        name: The mailbox in the file.
+        body: The type of the bodies.
+        reply: The type of the replies.
+        max_deliveries: How often a message is delivered before it is a dead letter; None for ever.
+        max_size: How many messages it holds at most, if there is a limit.
+        synchronous: ``"NORMAL"`` or ``"FULL"``.
+        clock: The time it lives by.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        name: str = "default",
+        *,
+        body: Any = Any,
+        reply: Any = Any,
+        max_deliveries: int | None = 5,
+        max_size: int | None = None,
+        synchronous: str = "NORMAL",
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._name = check_name(name)
+        for parameter, value in (("max_deliveries", max_deliveries), ("max_size", max_size)):
+            if value is not None:
+                check_whole(name, parameter, value, 2**31)
+        self._codec: Codec[T] = Codec(name, body)
+        self._reply_type = reply
+        self._max_size = max_size
+        self._synchronous = synchronous
+        self._clock = clock
+        self._prefix = secrets.token_hex(8)
+        self._numbers = itertools.count(1)
+        self._store = SqliteStore(path, synchronous=synchronous, clock=clock)
+        self._queue: SqliteQueue[T] = SqliteQueue(
+            self._store, name, clock, max_deliveries=max_deliveries, read=self._read, reply=self._send_reply
+        )
+        self._dead: SqliteDeadLetters[T] = SqliteDeadLetters(self._store, name, self._codec, clock)
+        with self._store.lock, self._store.connection(name) as database:
+            database.execute("INSERT OR IGNORE INTO mailboxes (name) VALUES (?)", (name,))
+
+    @property
+    def name(self) -> str:
+        """What it is called in the file."""
+        return self._name
+
+    @property
+    def closed(self) -> bool:
+        """True from the first `close` on."""
+        return self._store.closed
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Everything."""
+        return _CAPABILITIES
+
+    @property
+    def dead_letters(self) -> SqliteDeadLetters[T]:
+        """The letters that this mailbox has given up, in the same file."""
+        return self._dead
+
+    # Sending.
+
+    def send(
+        self,
+        body: T,
+        *,
+        reply_to: Mailbox[R, Any] | str | None = None,
+        delay: float = 0,
+        dedup_id: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout: float = 0,
+    ) -> str:
+        """Send one message; see `Mailbox.send`."""
+        check_seconds(self._name, "delay", delay)
+        if dedup_id is not None and (type(dedup_id) is not str or not dedup_id):
+            raise InvalidParameterError(self._name, "dedup_id", dedup_id, "a non-empty string")
+        target = reply_to if reply_to is None or isinstance(reply_to, str) else reply_to.name
+        return self._put([self._codec.encode(body)], headers, timeout, target, delay, dedup_id)[0]
+
+    def send_many(
+        self, bodies: Iterable[T], *, headers: Mapping[str, str] | None = None, timeout: float = 0
+    ) -> list[str]:
+        """Send all or none; see `Mailbox.send_many`."""
+        return self._put([self._codec.encode(body) for body in bodies], headers, timeout)
+
+    def _put(  # noqa: PLR0917  two callers, both above
+        self,
+        bodies: list[bytes],
+        headers: Mapping[str, str] | None,
+        timeout: float,
+        reply_to: str | None = None,
+        delay: float = 0,
+        dedup_id: str | None = None,
+    ) -> list[str]:
+        check_seconds(self._name, "timeout", timeout)
+        raw = b"{}" if headers is None else json.dumps(check_headers(self._name, headers)).encode()
+        ids = [f"{self._prefix}-{next(self._numbers)}" for _ in bodies]
+        deadline = self._clock.monotonic() + timeout
+        gate = None
+        while True:
+            with self._store.lock:
+                room = self._store.waiters(f"{self._name}:room")
+                if gate is not None:
+                    room.leave(gate)
+                if self._store.closed:
+                    raise MailboxClosedError(self._name)
+                with self._store.transaction(self._name) as database:
+                    now = self._clock.wall()
+                    if dedup_id is not None:
+                        sent_before = self._sent_before(database, dedup_id, ids[0], now)
+                        if sent_before is not None:
+                            return [sent_before]
+                    has_room = self._has_room(database, len(bodies))
+                    if has_room:
+                        database.executemany(
+                            "INSERT INTO messages (mailbox, id, body, headers, reply_to, sent_at, visible, due)"
+                            " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                            [
+                                (
+                                    self._name,
+                                    message_id,
+                                    body,
+                                    raw,
+                                    reply_to,
+                                    now,
+                                    not delay,
+                                    now + delay if delay else None,
+                                )
+                                for message_id, body in zip(ids, bodies, strict=True)
+                            ],
+                        )
+                    elif dedup_id is not None:
+                        database.execute("DELETE FROM dedup WHERE mailbox = ? AND dedup_id = ?", (self._name, dedup_id))
+                if has_room:
+                    self._store.waiters(self._name).wake_one()
+                    break
+                left = deadline - self._clock.monotonic()
+                if left <= 0:
+                    raise MailboxFullError(self._name, self._max_size or 0)
+                gate = self._clock.blocking.gate()
+                room.park(gate, 0.0)
+            self._clock.wait(gate, min(left, RECHECK))  # woken by whoever makes room here, by close, or by time
+        self._store.bell.ring(self._name)
+        return ids
+
+    def _sent_before(self, database: sqlite3.Connection, dedup_id: str, message_id: str, now: float) -> str | None:
+        database.execute("DELETE FROM dedup WHERE until <= ?", (now,))
+        known = database.execute(
+            "SELECT message_id FROM dedup WHERE mailbox = ? AND dedup_id = ?", (self._name, dedup_id)
+        ).fetchone()
+        if known is not None:
+            return str(known[0])
+        database.execute(
+            "INSERT INTO dedup VALUES (?, ?, ?, ?)", (self._name, dedup_id, message_id, now + DEDUP_WINDOW)
+        )
+        return None
+
+    def _has_room(self, database: sqlite3.Connection, more: int) -> bool:
+        if self._max_size is None:
+            return True
+        # Counts no further than it must.
+        [size] = database.execute(
+            "SELECT count(*) FROM (SELECT 1 FROM messages WHERE mailbox = ? LIMIT ?)", (self._name, self._max_size)
+        ).fetchone()
+        return bool(size + more <= self._max_size)
+
+    # Receiving.
+
+    def receive(
+        self,
+        *,
+        max_messages: int = 1,
+        visibility_timeout: float = 300,
+        wait_time_seconds: float = 0,
+        token: Token | None = None,
+    ) -> list[Message[T, R]]:
+        """Return what is there; see `Mailbox.receive`."""
+        return receive(
+            self._store, self._queue, self._clock, max_messages, visibility_timeout, wait_time_seconds, token
+        )
+
+    def acknowledge_many(self, messages: Iterable[Message[T, R]]) -> list[Message[T, R]]:
+        """Acknowledge all in one transaction; see `Mailbox.acknowledge_many`."""
+        return self._queue.acknowledge_many(messages)
+
+    def reap(self) -> Reaped:
+        """Bring back what is due; see `Mailbox.reap`."""
+        with self._store.lock:
+            with self._store.transaction(self._name) as database:
+                returned, dead = self._queue.bring_back(database, self._clock.wall())
+            due = self._queue.next_due()
+            if returned:
+                self._store.waiters(self._name).wake_one()
+        if returned:
+            self._store.bell.ring(self._name)
+        return Reaped(tuple(returned), tuple(dead), None if due is None else due - self._clock.wall())
+
+    # The rest.
+
+    def purge(self) -> int:
+        """Delete everything; see `Mailbox.purge`."""
+        with self._store.lock, self._store.connection(self._name) as database:
+            deleted = database.execute("DELETE FROM messages WHERE mailbox = ?", (self._name,)).rowcount
+            self._store.waiters(f"{self._name}:room").wake_all()
+            return deleted
+
+    def approximate_count(self) -> int:
+        """Return exactly how many messages there are."""
+        with self._store.lock, self._store.connection(self._name) as database:
+            [count] = database.execute("SELECT count(*) FROM messages WHERE mailbox = ?", (self._name,)).fetchone()
+            return int(count)
+
+    def close(self) -> None:
+        """Refuse from now on, and wake who waits; see `Mailbox.close`."""
+        self._store.close()
+
+    def _read(self, row: Row) -> T:
+        return self._codec.decode(row.body)
+
+    def _send_reply(self, message: Message[T, R], body: R) -> str:
+        target = reply_target(self._name, message, self._find)
+        try:
+            return target.send(body)
+        finally:
+            target.close()
+
+    def _find(self, name: str) -> SqliteMailbox[R, Any] | None:
+        with self._store.lock, self._store.connection(self._name) as database:
+            if database.execute("SELECT 1 FROM mailboxes WHERE name = ?", (name,)).fetchone() is None:
+                return None
+        return SqliteMailbox(
+            self._store.path, name, body=self._reply_type, synchronous=self._synchronous, clock=self._clock
+        )
+
+    def __repr__(self) -> str:
+        return f"<SqliteMailbox {self._name!r} in {str(self._store.path)!r}{', closed' if self.closed else ''}>"

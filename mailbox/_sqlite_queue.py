@@ -1,0 +1,274 @@
+"""`SqliteQueue`: the messages of one mailbox in a SQLite file, and how their deliveries are settled."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, final
+
+from loopwarden.errors import ReceiptHandleExpiredError, SerializationError
+from loopwarden.mailbox._message import Message
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Callable, Iterable, Mapping
+
+    from loopwarden.clock import Clock
+    from loopwarden.mailbox._sqlite_store import SqliteStore
+    from loopwarden.mailbox._token import Token
+
+__all__ = ["Row", "SqliteQueue"]
+
+B = TypeVar("B")
+
+_COLUMNS = "sequence, id, body, headers, reply_to, sent_at, count, receipt, error, source, dead_at, reason, dead_count"
+#: A delivery that is still the message's lease: its sequence, its receipt, and the time.
+_HOLDS = "sequence = ? AND receipt = ? AND visible = 0 AND due > ?"
+_DELETE = f"DELETE FROM messages WHERE {_HOLDS}"  # noqa: S608  no part of these comes from outside
+_PUT_BACK = f"UPDATE messages SET visible = 1, due = NULL, count = count - 1, receipt = receipt + 1 WHERE {_HOLDS}"  # noqa: S608
+_EXTEND = f"UPDATE messages SET due = ? WHERE {_HOLDS}"  # noqa: S608
+_CHECK = f"SELECT 1 FROM messages WHERE {_HOLDS}"  # noqa: S608
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A message as it stands in the file."""
+
+    sequence: int
+    id: str
+    body: bytes
+    raw_headers: bytes
+    reply_to: str | None
+    sent_at: float
+    count: int
+    receipt: int
+    error: str | None
+    source: str | None
+    dead_at: float | None
+    reason: str | None
+    dead_count: int | None
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """What the sender wrote beside the body.
+
+        Raises:
+            ValueError: if it cannot be read.
+        """
+        if self.raw_headers == b"{}":
+            return {}
+        headers: object = json.loads(self.raw_headers)
+        if not isinstance(headers, dict):
+            raise TypeError("headers must be a JSON object")
+        named = cast("dict[str, object]", headers)
+        if not all(isinstance(value, str) for value in named.values()):
+            raise ValueError("every header must be a string")
+        return cast("dict[str, str]", named)
+
+
+@final
+class SqliteQueue(Generic[B]):
+    """One mailbox of a store (see `Courier`): methods called ``settle_…`` take the lock, the others need it.
+
+    Args:
+        store: The file.
+        name: The mailbox.
+        clock: The time; leases are in wall time, because processes share them.
+        max_deliveries: As of the mailbox.
+        read: Makes a body of a row, or raises `SerializationError`.
+        reply: Sends a reply to a message.
+    """
+
+    def __init__(
+        self,
+        store: SqliteStore,
+        name: str,
+        clock: Clock,
+        *,
+        max_deliveries: int | None,
+        read: Callable[[Row], B],
+        reply: Callable[[Message[B, Any], Any], str],
+    ) -> None:
+        self._store = store
+        self._name = name
+        self._wall = clock.wall
+        self._max_deliveries = max_deliveries
+        self._read = read
+        self._reply = reply
+
+    @property
+    def name(self) -> str:
+        """The mailbox's name."""
+        return self._name
+
+    def take(self, limit: int, visibility_timeout: float, token: Token | None) -> list[Message[B, Any]]:
+        """Lease up to ``limit`` visible messages; one that was delivered before comes alone."""
+        with self._store.transaction(self._name) as database:
+            now = self._wall()
+            self.bring_back(database, now)
+            while rows := self._visible(database, limit):
+                first_suspect = next((index for index, row in enumerate(rows) if row.count), len(rows))
+                chosen = rows[: first_suspect or 1]
+                messages = [message for row in chosen if (message := self._deliver(database, row, token))]
+                if messages:
+                    database.executemany(
+                        "UPDATE messages SET visible = 0, due = ?, count = count + 1, receipt = receipt + 1"
+                        " WHERE sequence = ?",
+                        [(now + visibility_timeout, cast("Row", message.record).sequence) for message in messages],
+                    )
+                    return messages
+        return []
+
+    def next_due(self) -> float | None:
+        """Return when the next lease or delay ends, in wall time."""
+        with self._store.connection(self._name) as database:
+            [due] = database.execute(
+                "SELECT min(due) FROM messages WHERE mailbox = ? AND visible = 0", (self._name,)
+            ).fetchone()
+            return cast("float | None", due)
+
+    def bring_back(self, database: sqlite3.Connection, now: float) -> tuple[list[str], list[str]]:
+        """End what is due; return the ids of what became visible, and of what became a dead letter."""
+        due = database.execute(
+            "SELECT sequence, id, count FROM messages WHERE mailbox = ? AND visible = 0 AND due <= ?",
+            (self._name, now),
+        ).fetchall()
+        if not due:
+            return [], []
+        exhausted = [each for each in due if self._is_exhausted(each[2])]
+        returned = [each for each in due if not self._is_exhausted(each[2])]
+        for sequence, _, count in exhausted:
+            self.bury(database, sequence, f"it was delivered {count} times")
+        database.executemany(
+            "UPDATE messages SET visible = 1, due = NULL, receipt = receipt + 1 WHERE sequence = ?",
+            [(sequence,) for sequence, _, _ in returned],
+        )
+        return [message_id for _, message_id, _ in returned], [message_id for _, message_id, _ in exhausted]
+
+    def bury(self, database: sqlite3.Connection, sequence: int, reason: str, error: str | None = None) -> None:
+        """Make a message a dead letter: it leaves one mailbox and enters the other in one step."""
+        database.execute(
+            "INSERT INTO messages (mailbox, id, body, headers, sent_at, visible, error, source, dead_at, reason,"
+            " dead_count) SELECT mailbox || ':dead', id, body, headers, sent_at, 1, coalesce(?, error), mailbox, ?, ?,"
+            " count FROM messages WHERE sequence = ?",
+            (error, self._wall(), reason, sequence),
+        )
+        database.execute("DELETE FROM messages WHERE sequence = ?", (sequence,))
+
+    def rows(self, database: sqlite3.Connection, where: str, *arguments: object) -> list[Row]:
+        """Return messages of this mailbox, oldest first."""
+        found = database.execute(
+            f"SELECT {_COLUMNS} FROM messages WHERE mailbox = ? AND {where}",  # noqa: S608  no part comes from outside
+            (self._name, *arguments),
+        )
+        return [Row(*each) for each in found]
+
+    # Settling.
+
+    def acknowledge_many(self, messages: Iterable[Message[B, Any]]) -> list[Message[B, Any]]:
+        """Acknowledge all in one step; return those whose delivery was over."""
+        refused: list[Message[B, Any]] = []
+        done: list[Message[B, Any]] = []
+        with self._store.lock:
+            with self._store.transaction(self._name) as database:
+                now = self._wall()
+                for message in messages:
+                    is_open = not message.is_fenced and not message.is_finalized
+                    held = is_open and database.execute(_DELETE, self._key(message, now)).rowcount
+                    (done if held else refused).append(message)
+            self._made_room()
+        for message in done:
+            message.mark_finalized()
+        return refused
+
+    def settle_acknowledge(self, message: Message[B, Any]) -> None:
+        """Do what `Message.acknowledge` says."""
+        self._change(message, _DELETE)
+
+    def settle_put_back(self, message: Message[B, Any]) -> None:
+        """Do what `Message.put_back` says."""
+        self._change(message, _PUT_BACK)
+        self._announce()
+
+    def settle_extend(self, message: Message[B, Any], timeout: float) -> None:
+        """Do what `Message.extend_visibility` says."""
+        self._change(message, _EXTEND, self._wall() + timeout)
+
+    def settle_nack(self, message: Message[B, Any], visibility_timeout: float, error: str | None) -> None:
+        """Do what `Message.nack` says."""
+        with self._store.lock, self._store.transaction(self._name) as database:
+            sequence, _, now = self._check_holds(database, message)
+            if self._is_exhausted(message.delivery_count):
+                self.bury(database, sequence, f"it was delivered {message.delivery_count} times", error)
+                self._made_room()
+            else:
+                database.execute(
+                    "UPDATE messages SET visible = ?, due = ?, receipt = receipt + 1, error = coalesce(?, error)"
+                    " WHERE sequence = ?",
+                    (not visibility_timeout, now + visibility_timeout if visibility_timeout else None, error, sequence),
+                )
+        self._announce()
+
+    def settle_dead_letter(self, message: Message[B, Any], reason: str, error: str | None) -> None:
+        """Do what `Message.dead_letter` says."""
+        with self._store.lock, self._store.transaction(self._name) as database:
+            sequence, _, _ = self._check_holds(database, message)
+            self.bury(database, sequence, reason, error)
+            self._made_room()
+
+    def settle_reply(self, message: Message[B, Any], body: Any) -> str:
+        """Do what `Message.reply` says."""
+        with self._store.lock, self._store.connection(self._name) as database:
+            self._check_holds(database, message)
+        return self._reply(message, body)
+
+    def _change(self, message: Message[B, Any], statement: str, *arguments: object) -> None:
+        with self._store.lock, self._store.connection(self._name) as database:
+            key = self._key(message, self._wall())
+            if message.is_fenced or not database.execute(statement, (*arguments, *key)).rowcount:
+                raise ReceiptHandleExpiredError(self._name, message.id, message.receipt_handle)
+            if statement is _DELETE:
+                self._made_room()
+
+    def _made_room(self) -> None:
+        """Wake a send of this process that waits for room."""
+        self._store.waiters(f"{self._name}:room").wake_one()
+
+    def _check_holds(self, database: sqlite3.Connection, message: Message[B, Any]) -> tuple[int, int, float]:
+        key = self._key(message, self._wall())
+        held = database.execute(_CHECK, key).fetchone()
+        if message.is_fenced or not held:
+            raise ReceiptHandleExpiredError(self._name, message.id, message.receipt_handle)
+        return key
+
+    def _key(self, message: Message[B, Any], now: float) -> tuple[int, int, float]:
+        return cast("Row", message.record).sequence, message.receipt, now
+
+    def _announce(self) -> None:
+        """Wake one who waits, here and elsewhere: something may be visible, or due sooner."""
+        with self._store.lock:
+            self._store.waiters(self._name).wake_one()
+        self._store.bell.ring(self._name)
+
+    def _is_exhausted(self, count: int) -> bool:
+        return self._max_deliveries is not None and count >= self._max_deliveries
+
+    def _visible(self, database: sqlite3.Connection, limit: int) -> list[Row]:
+        return self.rows(database, "visible = 1 ORDER BY sequence LIMIT ?", limit)
+
+    def _deliver(self, database: sqlite3.Connection, row: Row, token: Token | None) -> Message[B, Any] | None:
+        """Make a message of a row; a row that cannot be delivered is a dead letter instead."""
+        if self._is_exhausted(row.count):
+            self.bury(database, row.sequence, f"it was delivered {row.count} times")
+            return None
+        try:
+            body = self._read(row)
+            _ = row.headers
+        except SerializationError as error:
+            self.bury(database, row.sequence, "its body cannot be read", str(error))
+            return None
+        except (ValueError, TypeError, RecursionError) as error:
+            self.bury(database, row.sequence, "its headers cannot be read", str(error))
+            return None
+        return Message(self, row, body, row.count + 1, row.receipt + 1, token)

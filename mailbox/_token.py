@@ -1,0 +1,78 @@
+"""`Token`: what tells one worker's receives to stop, and fences what it has received."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, final
+
+if TYPE_CHECKING:
+    from loopwarden._blocking import Gate
+
+__all__ = ["Token"]
+
+
+@final
+class Token:
+    """Belongs to one worker, which gives it to each of its receives; anybody may stop or fence it.
+
+    It takes no lock, so it may be used in a signal handler. No wake-up is lost: a receive attaches its gate and
+    then looks at the token, `stop` marks the token and then opens the gates.
+    """
+
+    __slots__ = ("_fenced", "_gates", "_nudged", "_stopped")
+
+    def __init__(self) -> None:
+        self._stopped = False
+        self._fenced = False
+        self._nudged = False
+        self._gates: list[Gate] = []
+
+    @property
+    def stopped(self) -> bool:
+        """True from the first `stop` or `fence` on: receives with this token return nothing."""
+        return self._stopped
+
+    @property
+    def fenced(self) -> bool:
+        """True from the first `fence` on: receipts taken with this token are refused."""
+        return self._fenced
+
+    def stop(self) -> None:
+        """Wake the receives that hold this token, and no others; from now on they receive nothing."""
+        self._stopped = True
+        self._open()
+
+    def fence(self) -> None:
+        """Stop, and refuse from now on whatever is acknowledged, extended or replied with this token."""
+        self._fenced = True
+        self.stop()
+
+    def nudge(self) -> None:
+        """Let one receive return early, now or the next time it would wait."""
+        self._nudged = True
+        self._open()
+
+    def attach(self, gate: Gate) -> None:
+        """Have ``gate`` opened by the next stop or nudge; called by a receive before it waits."""
+        self._gates.append(gate)
+        if self._stopped or self._nudged:
+            gate.open()
+
+    def detach(self, gate: Gate) -> None:
+        """Forget ``gate``; called by a receive after it has waited."""
+        with suppress(ValueError):
+            self._gates.remove(gate)
+
+    def take_nudge(self) -> bool:
+        """Say whether there was a nudge, and forget it."""
+        if not self._nudged:
+            return False
+        self._nudged = False
+        return True
+
+    def _open(self) -> None:
+        for gate in tuple(self._gates):
+            gate.open()
+
+    def __repr__(self) -> str:
+        return f"<Token, {'fenced' if self._fenced else 'stopped' if self._stopped else 'good'}>"
