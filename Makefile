@@ -37,6 +37,7 @@ check: $(READY)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/control_plane.py
+	$(BIN)/python benchmarks/mailbox.py
 
 format: $(READY)
 	$(BIN)/ruff format .

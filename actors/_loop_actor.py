@@ -111,9 +111,10 @@ class LoopActor(ControlActor):
         super().__init__(clock=clock)
         self._thread_name = f"{self.name}-control"
         self._heartbeat: Heartbeat | None = getattr(loop, "heartbeat", None)
-        progress = getattr(loop, "progress", None)
+        progress: object = getattr(loop, "progress", None)
+        workers = cast("tuple[object, ...]", progress) if isinstance(progress, tuple) else (progress,)
         # Other people's loops may use the name for something else.
-        self._progress = progress if isinstance(progress, Progress) else None
+        self._workers = tuple(worker for worker in workers if isinstance(worker, Progress))
         self._helper = Helper(f"{self.name}-helper", clock.blocking)
         self._stopper = Helper(f"{self.name}-stopper", clock.blocking)
         self._worker = Worker(
@@ -191,27 +192,25 @@ class LoopActor(ControlActor):
 
     def _health(self, error: BaseException | None = None) -> HealthStatus:
         state = self.lifecycle.state
-        status = HealthStatus(
+        beating = [worker.heartbeat for worker in self._workers if worker.heartbeat is not None]
+        heartbeat = min(beating, key=lambda each: each.last_beat) if beating else self._heartbeat
+        doing = [] if state.has_ended else [worker.snapshot() for worker in self._workers]
+        # One that works says more than ten that wait.
+        activity, since, _ = max(doing, key=lambda each: each[2] is not None, default=(None, None, None))
+        return HealthStatus(
             loop_name=self.name,
             state=state,
             running=state is not LoopState.IDLE and not state.has_ended,
-            last_heartbeat=None if self._heartbeat is None else self._heartbeat.last_beat,
-            heartbeat_age=None if self._heartbeat is None else self._heartbeat.age(),
+            last_heartbeat=None if heartbeat is None else heartbeat.last_beat,
+            heartbeat_age=None if heartbeat is None else heartbeat.age(),
+            activity=activity,
+            activity_since=since,
+            in_hand=tuple(in_hand for _, _, in_hand in doing if in_hand is not None),
+            processed=sum(worker.processed for worker in self._workers),
+            failed=sum(worker.failed for worker in self._workers),
+            returned=sum(worker.returned for worker in self._workers),
             unclaimed_replies=self.unclaimed_replies,
             error=None if error is None else describe(error),
-        )
-        if self._progress is None:
-            return status
-        activity, since, in_hand = (None, None, None) if state.has_ended else self._progress.snapshot()
-        return status.model_copy(
-            update={
-                "activity": activity,
-                "activity_since": since,
-                "in_hand": (in_hand,) if in_hand else (),
-                "processed": self._progress.processed,
-                "failed": self._progress.failed,
-                "returned": self._progress.returned,
-            }
         )
 
     # Processing.
@@ -315,6 +314,7 @@ class LoopActor(ControlActor):
             loop_name=self.name,
             clean_shutdown=clean,
             duration=0.0 if since is None else self.clock.monotonic() - since,
+            fates=tuple(fate for worker in self._workers for fate in tuple(worker.fates)),
             error=None if error is None else describe(error),
         )
 

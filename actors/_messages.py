@@ -8,14 +8,13 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.json_schema import SkipJsonSchema
 
 from loopwarden._ticket import Ticket
-from loopwarden.actors._progress import Activity, InHand
+from loopwarden.actors._progress import Activity, InHand, MessageFate
 from loopwarden.actors._state import LoopState
 
 __all__ = [
     "ControlMessage",
     "HealthCheckRequest",
     "HealthStatus",
-    "MessageFate",
     "ProcessRequest",
     "Request",
     "ShutdownConfirmRequest",
@@ -63,13 +62,6 @@ class _Reply(BaseModel):
     """An answer: frozen, and strict about its fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
-class MessageFate(_Reply):
-    """What became of one message at the end of its loop."""
-
-    message_id: str
-    fate: str
 
 
 class HealthStatus(_Reply):

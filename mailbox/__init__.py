@@ -6,7 +6,9 @@ from loopwarden.mailbox._capabilities import Capabilities
 from loopwarden.mailbox._contract import DeadLetters, Mailbox, Reaped
 from loopwarden.mailbox._dead_letter import DeadLetter
 from loopwarden.mailbox._in_memory import InMemoryMailbox
+from loopwarden.mailbox._lease_extender import LeaseExtender
 from loopwarden.mailbox._message import Message
+from loopwarden.mailbox._open import open_mailbox
 from loopwarden.mailbox._sqlite import SqliteMailbox
 from loopwarden.mailbox._token import Token
 
@@ -19,7 +21,10 @@ __all__ = [
     "Message",
     "Reaped",
     "Token",
+    # Leases
+    "LeaseExtender",
     # Back ends
     "InMemoryMailbox",
     "SqliteMailbox",
+    "open_mailbox",
 ]

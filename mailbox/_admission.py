@@ -19,8 +19,8 @@ class Admission:
 
     def __init__(self, max_size: int | None) -> None:
         self.max_size = max_size
-        #: Sends that wait for room.
-        self.gates: deque[Gate] = deque()
+        #: Sends that wait for room, and for how many messages.
+        self.gates: deque[tuple[Gate, int]] = deque()
         self._seen: OrderedDict[str, tuple[float, str]] = OrderedDict()  # dedup id → until when, message id
 
     def sent_before(self, dedup_id: str | None, now: float) -> str | None:
@@ -38,17 +38,19 @@ class Admission:
         """Say whether so many more fit beside so many."""
         return self.max_size is None or size + more <= self.max_size
 
-    def leave(self, gate: Gate) -> None:
-        """Forget a send that waits no longer."""
-        if gate in self.gates:
-            self.gates.remove(gate)
+    def leave(self, gate: Gate, size: int) -> None:
+        """Forget a send that waits no longer; what it may have been woken for is for the next."""
+        self.gates = deque(waiting for waiting in self.gates if waiting[0] is not gate)
+        self.made_room(size)
 
     def made_room(self, size: int) -> None:
-        """Wake the oldest send that waits, if there is room now."""
-        if self.gates and self.has_room(size):
-            self.gates.popleft().open()
+        """Wake the oldest send that waits and fits."""
+        fitting = next((waiting for waiting in self.gates if self.has_room(size, waiting[1])), None)
+        if fitting is not None:
+            self.gates.remove(fitting)
+            fitting[0].open()
 
     def wake_all(self) -> None:
         """Wake everybody: the mailbox is closed, or empty."""
         while self.gates:
-            self.gates.popleft().open()
+            self.gates.popleft()[0].open()

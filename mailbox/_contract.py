@@ -124,7 +124,7 @@ class Mailbox(Protocol[T, R]):
         ...
 
     def acknowledge_many(self, messages: Iterable[Message[T, R]]) -> list[Message[T, R]]:
-        """Acknowledge all in one step; return those whose delivery was over, which are untouched."""
+        """Acknowledge all in one step; return those that were over or finalised already, which are untouched."""
         ...
 
     def reap(self) -> Reaped:

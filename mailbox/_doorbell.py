@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, final
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from loopwarden._blocking import Blocking, ThreadHandle
+    from loopwarden._blocking import Blocking
 
 __all__ = ["Doorbell"]
 
@@ -43,7 +43,6 @@ class Doorbell:
         self._blocking = blocking
         self._socket: socket.socket | None = None
         self._address: Path | None = None
-        self._thread: ThreadHandle | None = None
 
     def listen(self) -> None:
         """Hear the others from now on; listening again changes nothing. Called under the store's lock."""
@@ -52,14 +51,15 @@ class Doorbell:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         address = self._folder / f"{os.getpid()}-{next(_numbers)}"
         bell = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket, self._address = bell, address
         try:
             bell.bind(str(address))
-            self._thread = self._blocking.start_thread(lambda: self._hear(bell), "loopwarden-doorbell")
+            self._blocking.start_thread(lambda: self._hear(bell), "loopwarden-doorbell")
         except BaseException:
+            self._socket = self._address = None
             bell.close()
             address.unlink(missing_ok=True)
             raise
-        self._socket, self._address = bell, address
 
     def ring(self, mailbox: str) -> None:
         """Tell every other process that listens; never blocks."""
@@ -93,5 +93,6 @@ class Doorbell:
 
     def _hear(self, bell: socket.socket) -> None:
         with bell, contextlib.suppress(OSError):
-            while payload := bell.recv(4096):  # woken by a ring, or by close
+            # Woken by a ring, or by close, whose word to quit may be lost among many rings: then one of those ends it.
+            while (payload := bell.recv(4096)) and self._socket is bell:
                 self._on_ring(payload.decode(errors="replace"))

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 
 from loopwarden.clock import SYSTEM_CLOCK, Clock
 from loopwarden.errors import (
-    InvalidParameterError,
     MailboxClosedError,
     MailboxFullError,
+    MessageFinalizedError,
     ReceiptHandleExpiredError,
 )
 from loopwarden.mailbox._capabilities import Capabilities
@@ -19,6 +19,7 @@ from loopwarden.mailbox._desk import Desk
 from loopwarden.mailbox._in_memory_dead_letters import InMemoryDeadLetters
 from loopwarden.mailbox._message import Message
 from loopwarden.mailbox._parameters import (
+    check_dedup_id,
     check_headers,
     check_name,
     check_receive,
@@ -96,6 +97,7 @@ class InMemoryMailbox(Generic[T, R]):
         self._clock = clock
         self._monotonic, self._wall = clock.monotonic, clock.wall  # bound once: asked with every message
         self._is_plain = body is Any and not roundtrip
+        self._is_roomy = max_size is None and not roundtrip
         #: Where the messages are; for this package only.
         self.desk: Desk[T, R] = Desk(
             name,
@@ -107,7 +109,7 @@ class InMemoryMailbox(Generic[T, R]):
             resolver=resolver,
             lock=lock,
         )
-        self._lock = self.desk.lock
+        self._lock, self._shelf, self._gates = self.desk.lock, self.desk.shelf, self.desk.waiters.gates
         self._asked: tuple[float, float, float] = (0, 0, 0)  # what the last receive asked for, which was good
         self._dead: InMemoryDeadLetters[T] | None = None
         self.desk.add_letter = self._add_letter
@@ -148,17 +150,17 @@ class InMemoryMailbox(Generic[T, R]):
         """Send one message; see `Mailbox.send`."""
         desk = self.desk
         stored = body if self._is_plain else desk.encode(body)
-        if reply_to is None and headers is None and not delay and dedup_id is None and desk.admission.max_size is None:
+        if reply_to is None and headers is None and not delay and dedup_id is None and self._is_roomy:
             # Nearly every message goes this way.
             with self._lock:
                 if desk.closed:
                     raise MailboxClosedError(self._name)
                 desk.sequence = sequence = desk.sequence + 1
                 message_id = f"{desk.prefix}{sequence}"
-                shelf = desk.shelf
+                shelf = self._shelf
                 shelf.size += 1
-                shelf.fresh.append(Entry(message_id, stored, self._wall(), sequence))
-                if desk.waiters.gates:
+                shelf.fresh.append((sequence, message_id, stored, self._wall()))
+                if self._gates:
                     desk.waiters.wake_one()
             return message_id
         entry = Entry("", stored, self._wall())
@@ -166,8 +168,7 @@ class InMemoryMailbox(Generic[T, R]):
         if headers is not None:
             entry.headers = check_headers(self._name, headers)
         check_seconds(self._name, "delay", delay)
-        if dedup_id is not None and (type(dedup_id) is not str or not dedup_id):
-            raise InvalidParameterError(self._name, "dedup_id", dedup_id, "a non-empty string")
+        check_dedup_id(self._name, dedup_id)
         return self._put([entry], timeout, delay, dedup_id)[0]
 
     def send_many(
@@ -187,31 +188,29 @@ class InMemoryMailbox(Generic[T, R]):
         check_seconds(self._name, "timeout", timeout)
         deadline = self._monotonic() + timeout
         admission = self.desk.admission
-        gate: Gate | None = None
         while True:
             with self._lock:
-                if gate is not None:
-                    admission.leave(gate)
                 if self.desk.closed:
                     raise MailboxClosedError(self._name)
                 now = self._monotonic()
                 sent_before = admission.sent_before(dedup_id, now)
                 if sent_before is not None:
-                    admission.made_room(self.desk.shelf.size)  # for whoever is next: this one needs none
                     return [sent_before]
                 if admission.has_room(self.desk.shelf.size, len(entries)):
                     for entry in entries:
                         self.desk.place(entry, now + delay if delay else None)
                     if dedup_id is not None:
                         admission.remember(dedup_id, entries[0].id, now)
-                    admission.made_room(self.desk.shelf.size)
                     return [entry.id for entry in entries]
                 if now >= deadline:
-                    admission.made_room(self.desk.shelf.size)
                     raise MailboxFullError(self._name, admission.max_size or 0)
                 gate = self._clock.blocking.gate()
-                admission.gates.append(gate)
-            self._clock.wait(gate, deadline - now)  # woken by whoever makes room, and by close
+                admission.gates.append((gate, len(entries)))
+            try:
+                self._clock.wait(gate, deadline - now)  # woken by whoever makes room, and by close
+            finally:
+                with self._lock:
+                    admission.leave(gate, self.desk.shelf.size)
 
     # Receiving.
 
@@ -299,7 +298,7 @@ class InMemoryMailbox(Generic[T, R]):
         for message in messages:
             try:
                 message.acknowledge()
-            except ReceiptHandleExpiredError:
+            except (ReceiptHandleExpiredError, MessageFinalizedError):
                 refused.append(message)
         return refused
 
@@ -314,6 +313,7 @@ class InMemoryMailbox(Generic[T, R]):
             box: InMemoryMailbox[DeadLetter[T], None] = InMemoryMailbox(
                 f"{self._name}:dead", max_deliveries=None, clock=self._clock, lock=self._lock
             )
+            box.desk.closed = self.desk.closed
             self._dead = InMemoryDeadLetters(self.desk, box, self._clock)
         return self._dead
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, final
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar, final
 
 from loopwarden.errors import MessageFinalizedError
 from loopwarden.mailbox._parameters import check_seconds
@@ -12,10 +12,15 @@ if TYPE_CHECKING:
 
     from loopwarden.mailbox._token import Token
 
-__all__ = ["Courier", "Message", "Record"]
+__all__ = ["Courier", "Message", "Record", "Slip"]
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+
+#: All there is to most messages until they come back: place in the order, id, body, when it was sent.
+Slip: TypeAlias = tuple[int, str, Any, float]
+_NO_HEADERS: Mapping[str, str] = {}
 
 
 class Record(Protocol):
@@ -62,56 +67,66 @@ class Message(Generic[T, R]):
     fenced, each of them raises `ReceiptHandleExpiredError` and touches nothing: least of all the next delivery.
 
     Attributes:
+        id: The message's id, the same in every delivery.
         body: What was sent.
+        sent_at: When it was sent, in seconds since the epoch.
         delivery_count: How often it was delivered, this time included.
         token: The token it was received with.
+        is_finalized: True once this delivery was acknowledged, returned or dead-lettered through this object.
     """
 
-    __slots__ = ("_courier", "_finalized", "body", "delivery_count", "receipt", "record", "token")
+    __slots__ = (
+        "body",
+        "courier",
+        "delivery_count",
+        "due",
+        "id",
+        "is_finalized",
+        "receipt",
+        "record",
+        "sent_at",
+        "token",
+    )
 
     def __init__(  # noqa: PLR0917  by position: it is made with every receive
         self, courier: Courier, record: Record, body: T, delivery_count: int, receipt: int, token: Token | None
     ) -> None:
-        self._courier = courier
-        self._finalized = False
-        #: The back end's own record; nobody else's business.
+        #: The back end; nobody else's business, as are its record and the time.
+        self.courier = courier
         self.record = record
+        #: When the lease ends, for a back end that has no better place for it.
+        self.due = 0.0
+        self.id = record.id
+        self.sent_at = record.sent_at
         self.body = body
         self.delivery_count = delivery_count
         #: Which delivery this is; never the same for two deliveries of a message.
         self.receipt = receipt
         self.token = token
-
-    @property
-    def id(self) -> str:
-        """The message's id, the same in every delivery."""
-        return self.record.id
+        self.is_finalized = False
 
     @property
     def receipt_handle(self) -> str:
         """The name of this delivery."""
-        return f"{self.record.id}/{self.receipt}"
+        return f"{self.id}/{self.receipt}"
 
     @property
     def headers(self) -> Mapping[str, str]:
         """What the sender wrote beside the body."""
-        return self.record.headers
-
-    @property
-    def sent_at(self) -> float:
-        """When it was sent, in seconds since the epoch."""
-        return self.record.sent_at
+        record = self.record
+        return _NO_HEADERS if isinstance(record, tuple) else record.headers
 
     @property
     def reply_to(self) -> str | None:
         """The name of the mailbox that takes replies, if the sender wants any."""
-        target = self.record.reply_to
+        target = self.reply_target
         return target if target is None or isinstance(target, str) else str(target.name)
 
     @property
-    def is_finalized(self) -> bool:
-        """True once this delivery was acknowledged, returned or dead-lettered through this object."""
-        return self._finalized
+    def reply_target(self) -> Any:
+        """What the sender gave as `reply_to`: a mailbox, its name or nothing."""
+        record = self.record
+        return None if isinstance(record, tuple) else record.reply_to
 
     @property
     def is_fenced(self) -> bool:
@@ -120,10 +135,10 @@ class Message(Generic[T, R]):
 
     def acknowledge(self) -> None:
         """Say that it is done: it will never be delivered again."""
-        if self._finalized:
-            raise MessageFinalizedError(self._courier.name, self.record.id)
-        self._courier.settle_acknowledge(self)
-        self._finalized = True
+        if self.is_finalized:
+            raise MessageFinalizedError(self.courier.name, self.id)
+        self.courier.settle_acknowledge(self)
+        self.is_finalized = True
 
     def nack(self, visibility_timeout: float = 0, *, error: str | None = None) -> None:
         """Give it back, to be delivered again after ``visibility_timeout`` seconds, in its old place.
@@ -135,27 +150,27 @@ class Message(Generic[T, R]):
             error: What went wrong, for the dead letter that it may become.
         """
         self._check_open()
-        check_seconds(self._courier.name, "visibility_timeout", visibility_timeout)
-        self._courier.settle_nack(self, visibility_timeout, error)
-        self._finalized = True
+        check_seconds(self.courier.name, "visibility_timeout", visibility_timeout)
+        self.courier.settle_nack(self, visibility_timeout, error)
+        self.is_finalized = True
 
     def put_back(self) -> None:
         """Give it back unstarted: in its old place, and as if it had not been delivered."""
         self._check_open()
-        self._courier.settle_put_back(self)
-        self._finalized = True
+        self.courier.settle_put_back(self)
+        self.is_finalized = True
 
     def dead_letter(self, reason: str, *, error: str | None = None) -> None:
         """Give it up at once: it becomes a dead letter."""
         self._check_open()
-        self._courier.settle_dead_letter(self, reason, error)
-        self._finalized = True
+        self.courier.settle_dead_letter(self, reason, error)
+        self.is_finalized = True
 
     def extend_visibility(self, timeout: float) -> None:
         """Let the lease end ``timeout`` seconds from now."""
         self._check_open()
-        check_seconds(self._courier.name, "timeout", timeout)
-        self._courier.settle_extend(self, timeout)
+        check_seconds(self.courier.name, "timeout", timeout)
+        self.courier.settle_extend(self, timeout)
 
     def reply(self, body: R) -> str:
         """Send ``body`` to the mailbox that the sender named; return the reply's id.
@@ -164,15 +179,15 @@ class Message(Generic[T, R]):
             ReplyNotAvailableError: if the sender named none, or it cannot be found.
         """
         self._check_open()
-        return self._courier.settle_reply(self, body)
+        return self.courier.settle_reply(self, body)
 
     def mark_finalized(self) -> None:
         """Note that the back end has finalised this delivery otherwise, as in a batch."""
-        self._finalized = True
+        self.is_finalized = True
 
     def _check_open(self) -> None:
-        if self._finalized:
-            raise MessageFinalizedError(self._courier.name, self.record.id)
+        if self.is_finalized:
+            raise MessageFinalizedError(self.courier.name, self.id)
 
     def __repr__(self) -> str:
-        return f"<Message {self.id}, delivery {self.delivery_count}{', finalised' if self._finalized else ''}>"
+        return f"<Message {self.id}, delivery {self.delivery_count}{', finalised' if self.is_finalized else ''}>"

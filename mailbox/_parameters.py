@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DEDUP_WINDOW",
     "MAX_VISIBILITY",
+    "check_dedup_id",
     "check_headers",
     "check_name",
     "check_receive",
@@ -60,6 +61,20 @@ def check_headers(mailbox: str, headers: Mapping[str, str]) -> dict[str, str]:
         if type(name) is not str or type(value) is not str:
             raise InvalidParameterError(mailbox, f"headers[{name!r}]", value, "a string named by a string")
     return copy
+
+
+def check_dedup_id(mailbox: str, dedup_id: str | None) -> None:
+    """Refuse what cannot be told apart from others: it must be a non-empty string that can be written, or None."""
+    if dedup_id is not None and (type(dedup_id) is not str or not dedup_id or not _is_writable(dedup_id)):
+        raise InvalidParameterError(mailbox, "dedup_id", dedup_id, "a non-empty string")
+
+
+def _is_writable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half a surrogate, as file names may have
+        return False
+    return True
 
 
 def check_name(name: str) -> str:

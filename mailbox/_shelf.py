@@ -5,10 +5,12 @@ from __future__ import annotations
 import heapq
 import math
 from collections import OrderedDict, deque
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Protocol, final
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from loopwarden.mailbox._message import Slip
 
 __all__ = ["Entry", "Shelf"]
 
@@ -19,34 +21,67 @@ _FEW = 64
 
 @final
 class Entry:
-    """A message on the shelf.
+    """A message on the shelf."""
 
-    What most messages do not have stands in the class, which makes a new one half as dear.
-    """
+    __slots__ = (
+        "body",
+        "count",
+        "due",
+        "error",
+        "headers",
+        "id",
+        "receipt",
+        "reply_to",
+        "sent_at",
+        "sequence",
+        "stamp",
+    )
 
-    #: How often it was delivered, not counting what was put back.
-    count = 0
-    #: Which delivery is the lease; raised when a lease begins and when it ends, so that no handle is good twice.
-    receipt = 0
-    #: When its lease or its delay ends; infinite while it is visible.
-    due = math.inf
-    #: Which entry of the shelf's heap is its own; 0 if none is.
-    stamp = 0
-    error: str | None = None
-    headers: Mapping[str, str] = _NO_HEADERS
-    reply_to: Any = None
-
-    def __init__(self, message_id: str, body: Any, sent_at: float, sequence: int = 0) -> None:
+    def __init__(self, message_id: str, body: Any, sent_at: float) -> None:
         #: Its place in the order; given when it is put on the shelf.
-        self.sequence = sequence
+        self.sequence = 0
         self.id = message_id
         self.body = body
         self.sent_at = sent_at
+        #: How often it was delivered, not counting what was put back.
+        self.count = 0
+        #: Which delivery is the lease; raised when a lease begins and when it ends, so that no handle is good twice.
+        self.receipt = 0
+        #: When its lease or its delay ends; infinite while it is visible.
+        self.due = math.inf
+        #: Which entry of the shelf's heap is its own; 0 if none is.
+        self.stamp = 0
+        self.error: str | None = None
+        self.headers: Mapping[str, str] = _NO_HEADERS
+        self.reply_to: Any = None
+
+
+class FirstLease(Protocol):
+    """The first delivery of a slip, which stands on the shelf itself until somebody needs an entry."""
+
+    due: float
+    record: Any
+
+
+def _entry(slip: Slip | Entry) -> Entry:
+    if isinstance(slip, Entry):
+        return slip
+    sequence, message_id, body, sent_at = slip
+    entry = Entry(message_id, body, sent_at)
+    entry.sequence = sequence
+    return entry
+
+
+def _place(slip: Slip | Entry) -> int:
+    return slip.sequence if isinstance(slip, Entry) else slip[0]
 
 
 @final
 class Shelf:
     """Messages that are visible, in their order, and messages that are due at some time.
+
+    Most messages are sent, delivered once and acknowledged. Such a one is no more than a slip while it is visible, and
+    while it is leased the delivery stands for it. An entry is made of either when something else happens.
 
     Putting, taking and removing are O(1); what comes back, and what ends out of turn, costs O(log n). Whoever uses it
     brings the time along, and sees to it that only one thread does at a time.
@@ -59,11 +94,12 @@ class Shelf:
         #: Nothing is due before this; something may be due from then on.
         self.first_due = math.inf
         #: Visible messages that were never away: in order, because they come in order.
-        self.fresh: deque[Entry] = deque()
-        #: Visible messages that have come back. All of them are older than the fresh ones, so they go first.
+        #: Slips, and entries of those that have more to them.
+        self.fresh: deque[Any] = deque()
+        #: Visible messages that have come back, or were delayed.
         self.returned: list[tuple[int, Entry]] = []
         #: Most leases last equally long, so they end in the order in which they begin: these, by their sequence.
-        self.in_turn: OrderedDict[int, Entry] = OrderedDict()
+        self.in_turn: OrderedDict[int, FirstLease | Entry] = OrderedDict()
         #: When the last of them ends, or did.
         self.last_in_turn = -math.inf
         # Leases and delays that end out of turn. An entry here is stale, and passed over, when its stamp is no longer
@@ -91,10 +127,11 @@ class Shelf:
         """Lease up to ``limit`` visible messages until ``due``; one that was delivered before comes alone."""
         taken: list[Entry] = []
         while len(taken) < limit and self.has_visible:
-            is_suspect = bool(self.returned) and self.returned[0][1].count > 0
+            is_return = bool(self.returned) and not (self.fresh and _place(self.fresh[0]) < self.returned[0][0])
+            is_suspect = is_return and self.returned[0][1].count > 0
             if is_suspect and taken:
                 break
-            entry = heapq.heappop(self.returned)[1] if self.returned else self.fresh.popleft()
+            entry = heapq.heappop(self.returned)[1] if is_return else _entry(self.fresh.popleft())
             entry.count += 1
             entry.receipt += 1
             self._schedule(entry, due)
@@ -159,8 +196,10 @@ class Shelf:
 
     def entries(self) -> list[Entry]:
         """Return all messages in their order; O(n log n), for looking only."""
-        away = {entry.sequence: entry for _, stamp, entry in self._out_of_turn if entry.stamp == stamp} | self.in_turn
-        everything = [*self.fresh, *(entry for _, entry in self.returned), *away.values()]
+        self.fresh = deque(map(_entry, self.fresh))
+        in_turn = {sequence: self.unfold(leased) for sequence, leased in list(self.in_turn.items())}
+        away = {entry.sequence: entry for _, stamp, entry in self._out_of_turn if entry.stamp == stamp} | in_turn
+        everything = [*map(_entry, self.fresh), *(entry for _, entry in self.returned), *away.values()]
         return sorted(everything, key=lambda entry: entry.sequence)
 
     def discard(self, entry: Entry) -> None:
@@ -170,6 +209,22 @@ class Shelf:
             self.returned = [pair for pair in self.returned if pair[1] is not entry]
             heapq.heapify(self.returned)
         self.remove(entry)
+
+    def unfold(self, leased: FirstLease | Entry) -> Entry:
+        """Return the entry of a leased message; from now on it stands on the shelf in place of the delivery."""
+        if isinstance(leased, Entry):
+            return leased
+        if isinstance(leased.record, Entry):
+            return leased.record
+        entry = _entry(leased.record)
+        entry.count = entry.receipt = 1
+        entry.due = leased.due
+        leased.record = entry
+        if entry.sequence in self.in_turn:
+            self.in_turn[entry.sequence] = entry
+        else:
+            entry.receipt += 1  # it was acknowledged a moment ago
+        return entry
 
     def _schedule(self, entry: Entry, due: float) -> None:
         entry.due = due
@@ -217,7 +272,9 @@ class Shelf:
         if due > now:
             return None
         if self.in_turn and next(iter(self.in_turn.values())).due == due:
-            return self.in_turn.popitem(last=False)[1]
+            entry = self.unfold(next(iter(self.in_turn.values())))
+            del self.in_turn[entry.sequence]
+            return entry
         entry = heapq.heappop(self._out_of_turn)[2]
         entry.stamp = 0
         return entry

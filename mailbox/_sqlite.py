@@ -8,12 +8,13 @@ import secrets
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 
 from loopwarden.clock import SYSTEM_CLOCK, Clock
-from loopwarden.errors import InvalidParameterError, MailboxClosedError, MailboxFullError
+from loopwarden.errors import MailboxClosedError, MailboxFullError
 from loopwarden.mailbox._capabilities import Capabilities
 from loopwarden.mailbox._codec import Codec
 from loopwarden.mailbox._contract import Reaped
 from loopwarden.mailbox._parameters import (
     DEDUP_WINDOW,
+    check_dedup_id,
     check_headers,
     check_name,
     check_seconds,
@@ -135,9 +136,8 @@ class SqliteMailbox(Generic[T, R]):
     ) -> str:
         """Send one message; see `Mailbox.send`."""
         check_seconds(self._name, "delay", delay)
-        if dedup_id is not None and (type(dedup_id) is not str or not dedup_id):
-            raise InvalidParameterError(self._name, "dedup_id", dedup_id, "a non-empty string")
-        target = reply_to if reply_to is None or isinstance(reply_to, str) else reply_to.name
+        check_dedup_id(self._name, dedup_id)
+        target = None if reply_to is None else check_name(reply_to if isinstance(reply_to, str) else reply_to.name)
         return self._put([self._codec.encode(body)], headers, timeout, target, delay, dedup_id)[0]
 
     def send_many(
@@ -159,12 +159,9 @@ class SqliteMailbox(Generic[T, R]):
         raw = b"{}" if headers is None else json.dumps(check_headers(self._name, headers)).encode()
         ids = [f"{self._prefix}-{next(self._numbers)}" for _ in bodies]
         deadline = self._clock.monotonic() + timeout
-        gate = None
         while True:
             with self._store.lock:
                 room = self._store.waiters(f"{self._name}:room")
-                if gate is not None:
-                    room.leave(gate)
                 if self._store.closed:
                     raise MailboxClosedError(self._name)
                 with self._store.transaction(self._name) as database:
@@ -202,7 +199,11 @@ class SqliteMailbox(Generic[T, R]):
                     raise MailboxFullError(self._name, self._max_size or 0)
                 gate = self._clock.blocking.gate()
                 room.park(gate, 0.0)
-            self._clock.wait(gate, min(left, RECHECK))  # woken by whoever makes room here, by close, or by time
+            try:
+                self._clock.wait(gate, min(left, RECHECK))  # woken by whoever makes room here, by close, or by time
+            finally:
+                with self._store.lock:
+                    room.leave(gate)
         self._store.bell.ring(self._name)
         return ids
 
@@ -278,6 +279,7 @@ class SqliteMailbox(Generic[T, R]):
         self._store.close()
 
     def _read(self, row: Row) -> T:
+        _ = row.headers  # a message whose headers cannot be read is a dead letter too
         return self._codec.decode(row.body)
 
     def _send_reply(self, message: Message[T, R], body: R) -> str:

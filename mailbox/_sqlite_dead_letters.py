@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 from loopwarden.errors import ReplyNotAvailableError, SerializationError
 from loopwarden.mailbox._dead_letter import DeadLetter
 from loopwarden.mailbox._pace import paced
-from loopwarden.mailbox._sqlite_queue import Row, SqliteQueue
+from loopwarden.mailbox._sqlite_queue import UNREADABLE, Row, SqliteQueue
 from loopwarden.mailbox._sqlite_receive import receive
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class SqliteDeadLetters(Generic[T]):
                 return False
             try:
                 headers = dict(rows[0].headers)
-            except (ValueError, TypeError, RecursionError):
+            except UNREADABLE:
                 headers = {}
             headers["redriven-from"] = message_id
             database.execute(
@@ -128,7 +128,7 @@ class SqliteDeadLetters(Generic[T]):
             body, raw = None, row.body
         try:
             headers = dict(row.headers)
-        except (ValueError, TypeError, RecursionError):
+        except UNREADABLE:
             headers, body, raw = {}, None, row.body
         return DeadLetter[Any](
             message_id=row.id,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, final
 
 from loopwarden.errors import ReceiptHandleExpiredError, SerializationError
@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from loopwarden.mailbox._sqlite_store import SqliteStore
     from loopwarden.mailbox._token import Token
 
-__all__ = ["Row", "SqliteQueue"]
+__all__ = ["UNREADABLE", "Row", "SqliteQueue"]
+
+#: What reading headers raises if they are none.
+UNREADABLE = (ValueError, TypeError, RecursionError)
 
 B = TypeVar("B")
 
@@ -152,9 +155,11 @@ class SqliteQueue(Generic[B]):
             "INSERT INTO messages (mailbox, id, body, headers, sent_at, visible, error, source, dead_at, reason,"
             " dead_count) SELECT mailbox || ':dead', id, body, headers, sent_at, 1, coalesce(?, error), mailbox, ?, ?,"
             " count FROM messages WHERE sequence = ?",
-            (error, self._wall(), reason, sequence),
+            (_writable(error), self._wall(), _writable(reason), sequence),
         )
         database.execute("DELETE FROM messages WHERE sequence = ?", (sequence,))
+        self._made_room()
+        self._store.announce(f"{self._name}:dead")
 
     def rows(self, database: sqlite3.Connection, where: str, *arguments: object) -> list[Row]:
         """Return messages of this mailbox, oldest first."""
@@ -201,12 +206,16 @@ class SqliteQueue(Generic[B]):
             sequence, _, now = self._check_holds(database, message)
             if self._is_exhausted(message.delivery_count):
                 self.bury(database, sequence, f"it was delivered {message.delivery_count} times", error)
-                self._made_room()
             else:
                 database.execute(
                     "UPDATE messages SET visible = ?, due = ?, receipt = receipt + 1, error = coalesce(?, error)"
                     " WHERE sequence = ?",
-                    (not visibility_timeout, now + visibility_timeout if visibility_timeout else None, error, sequence),
+                    (
+                        not visibility_timeout,
+                        now + visibility_timeout if visibility_timeout else None,
+                        _writable(error),
+                        sequence,
+                    ),
                 )
         self._announce()
 
@@ -215,7 +224,6 @@ class SqliteQueue(Generic[B]):
         with self._store.lock, self._store.transaction(self._name) as database:
             sequence, _, _ = self._check_holds(database, message)
             self.bury(database, sequence, reason, error)
-            self._made_room()
 
     def settle_reply(self, message: Message[B, Any], body: Any) -> str:
         """Do what `Message.reply` says."""
@@ -232,8 +240,8 @@ class SqliteQueue(Generic[B]):
                 self._made_room()
 
     def _made_room(self) -> None:
-        """Wake a send of this process that waits for room."""
-        self._store.waiters(f"{self._name}:room").wake_one()
+        """Wake the sends of this process that wait for room: which of them fit, they see themselves."""
+        self._store.waiters(f"{self._name}:room").wake_all()
 
     def _check_holds(self, database: sqlite3.Connection, message: Message[B, Any]) -> tuple[int, int, float]:
         key = self._key(message, self._wall())
@@ -264,11 +272,24 @@ class SqliteQueue(Generic[B]):
             return None
         try:
             body = self._read(row)
-            _ = row.headers
         except SerializationError as error:
             self.bury(database, row.sequence, "its body cannot be read", str(error))
             return None
-        except (ValueError, TypeError, RecursionError) as error:
+        except UNREADABLE as error:
             self.bury(database, row.sequence, "its headers cannot be read", str(error))
             return None
-        return Message(self, row, body, row.count + 1, row.receipt + 1, token)
+        return Message(self, _readable(row), body, row.count + 1, row.receipt + 1, token)
+
+
+def _readable(row: Row) -> Row:
+    """Return the row, without its headers if they cannot be read, as those of a dead letter may be."""
+    try:
+        _ = row.headers
+    except UNREADABLE:
+        return replace(row, raw_headers=b"{}")
+    return row
+
+
+def _writable(text: str | None) -> str | None:
+    """Return text that SQLite can take: what came from a file name or a pipe may hold half a surrogate."""
+    return None if text is None else text.encode(errors="backslashreplace").decode()

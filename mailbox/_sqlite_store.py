@@ -41,10 +41,16 @@ class SqliteStore:
         self.lock = clock.blocking.lock()
         self.closed = False
         self._waiters: dict[str, Waiters] = {}
+        self._announced: list[str] = []  # mailboxes to ring for when the transaction is committed
         self.bell = Doorbell(self.path, self._rung, clock.blocking)
         self._connection: sqlite3.Connection | None = None
-        with self.lock, self.connection(str(path)) as database:
-            database.executescript(resources.files("loopwarden.mailbox").joinpath("sql/schema.sql").read_text("utf-8"))
+        schema = resources.files("loopwarden.mailbox").joinpath("sql/schema.sql").read_text("utf-8")
+        try:
+            with self.lock, self.connection(str(path)) as database:
+                database.executescript(schema)
+        except BaseException:
+            self.close()
+            raise
 
     def waiters(self, mailbox: str) -> Waiters:
         """Return the receives of this process that wait for ``mailbox``; under the lock."""
@@ -86,16 +92,28 @@ class SqliteStore:
             try:
                 yield database
             except BaseException:
+                self._announced.clear()
                 with contextlib.suppress(sqlite3.Error):
                     database.execute("ROLLBACK")
                 raise
             database.execute("COMMIT")
+            while self._announced:
+                self.bell.ring(self._announced.pop())
+
+    def announce(self, mailbox: str) -> None:
+        """Wake one who waits for ``mailbox``, here now and elsewhere after the commit; in a transaction."""
+        self.waiters(mailbox).wake_one()
+        self._announced.append(mailbox)
 
     def _connect(self) -> sqlite3.Connection:
         # isolation_level=None: transactions begin and end where we say. The lock keeps threads apart.
         database = sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
-        database.execute("PRAGMA journal_mode = WAL")
-        database.execute(f"PRAGMA synchronous = {self._synchronous}")
+        try:
+            _use_wal(database)
+            database.execute(f"PRAGMA synchronous = {self._synchronous}")
+        except BaseException:
+            database.close()
+            raise
         return database
 
     def close(self) -> None:
@@ -118,3 +136,17 @@ class SqliteStore:
 
     def __repr__(self) -> str:
         return f"<SqliteStore {str(self.path)!r}{', closed' if self.closed else ''}>"
+
+
+def _use_wal(database: sqlite3.Connection) -> None:
+    """Put a file into WAL mode, which it keeps; if others do the same at this moment, wait for them."""
+    for _ in range(100):
+        try:
+            database.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError:
+            # Changing the mode does not wait for whoever is writing. Beginning a transaction does.
+            database.execute("BEGIN IMMEDIATE")
+            database.execute("ROLLBACK")
+        else:
+            return
+    database.execute("PRAGMA journal_mode = WAL")

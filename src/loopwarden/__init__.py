@@ -9,6 +9,8 @@ from loopwarden.actors import (
     LoopActor,
     LoopRef,
     LoopState,
+    MailboxLoop,
+    MainLoop,
     ProcessRequest,
     Runnable,
     ShutdownConfirmRequest,
@@ -17,9 +19,11 @@ from loopwarden.actors import (
     SupportsProcess,
     SupportsRun,
     Ticket,
+    beat,
     check_health,
     wait_all,
 )
+from loopwarden.mailbox import open_mailbox
 
 __all__ = [
     # Loops
@@ -27,9 +31,14 @@ __all__ = [
     "LoopActor",
     "LoopRef",
     "LoopState",
+    "MailboxLoop",
+    "MainLoop",
     "Runnable",
     "SupportsProcess",
     "SupportsRun",
+    "beat",
+    # Mailboxes
+    "open_mailbox",
     # Tickets
     "Ticket",
     "check_health",

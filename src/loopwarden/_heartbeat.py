@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import final
+from typing import TYPE_CHECKING, final
 
 from loopwarden.clock import SYSTEM_CLOCK, Clock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["Heartbeat"]
 
@@ -17,15 +20,22 @@ class Heartbeat:
     A new heartbeat counts as just beaten.
     """
 
-    __slots__ = ("_clock", "_last_beat")
+    __slots__ = ("_clock", "_last_beat", "_listener")
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
         self._last_beat = clock.monotonic()
+        self._listener: Callable[[], object] | None = None
 
     def beat(self) -> None:
         """Say that there is progress; called by the worker only."""
         self._last_beat = self._clock.monotonic()
+        if self._listener is not None:
+            self._listener()
+
+    def listen(self, listener: Callable[[], object] | None) -> None:
+        """Have ``listener`` called with each beat, on the thread that beats; None ends it. There is one at a time."""
+        self._listener = listener
 
     @property
     def last_beat(self) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from loopwarden.testing._fake_clock import FakeClock
 from loopwarden.testing._faulty_blocking import FaultyBlocking
+from loopwarden.testing._flaky_source import FlakySource
 from loopwarden.testing._hold import Hold
 from loopwarden.testing._probe_loop import ProbeLoop
 from loopwarden.testing._stepped_blocking import DeadlockError, SteppedBlocking
@@ -17,6 +18,7 @@ __all__ = [
     "SteppedBlocking",
     # Faults
     "FaultyBlocking",
+    "FlakySource",
     # Loops
     "Hold",
     "ProbeLoop",

@@ -1,0 +1,234 @@
+"""`MailboxLoop`: a handler over a mailbox, as a loop."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+
+from loopwarden._backoff import Backoff
+from loopwarden._ticket import Ticket, write
+from loopwarden.actors._mailbox_worker import MailboxWorker
+from loopwarden.clock import SYSTEM_CLOCK, Clock
+from loopwarden.errors import InvalidParameterError
+from loopwarden.mailbox import InMemoryMailbox
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from loopwarden._heartbeat import Heartbeat
+    from loopwarden.actors._mailbox_worker import Source
+    from loopwarden.actors._progress import Progress
+    from loopwarden.mailbox import Message
+
+__all__ = ["MailboxLoop"]
+
+T = TypeVar("T")
+
+
+class MailboxLoop(Generic[T]):
+    """Receives messages, calls the handler with each, and acknowledges those that it returns from.
+
+    A handler that raises an ``Exception`` gives its message back, to come again after a back-off, and the loop goes on.
+    Anything else, and the classes in ``crash_on``, gives it back and ends the loop with that cause. A handler that
+    finalises its message itself is left alone. A stop completes the message in hand and gives all others back.
+
+    It is a `Runnable` and `SupportsProcess`: run it alone, or as a `LoopActor`.
+
+    >>> from loopwarden.mailbox import InMemoryMailbox
+    >>> jobs: InMemoryMailbox[str, None] = InMemoryMailbox("jobs")
+    >>> _ = jobs.send("resize")
+    >>> MailboxLoop(jobs, lambda message: print(message.body)).run(max_iterations=1)
+    resize
+
+    Args:
+        source: A mailbox, or the dead letters of one.
+        handler: Called with each message, on a worker.
+        concurrency: How many workers there are.
+        prefetch: How many messages a worker takes at once.
+        crash_on: Classes of exceptions that end the loop.
+        backoff: How long a message whose handler raised stays away.
+        longest_lease: How long the beats of a handler (`beat`) may keep its lease alive.
+        clock: The time it lives by.
+    """
+
+    def __init__(
+        self,
+        source: Source[T],
+        handler: Callable[[Message[T, Any]], object],
+        *,
+        concurrency: int = 1,
+        prefetch: int = 1,
+        crash_on: tuple[type[BaseException], ...] = (),
+        backoff: Backoff = Backoff(),  # noqa: B008  it is frozen
+        longest_lease: float = 43_200,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        for parameter, value in (("concurrency", concurrency), ("prefetch", prefetch)):
+            if type(value) is not int or value < 1:
+                raise InvalidParameterError(source.name, parameter, value, "a whole number from 1 on")
+        if not callable(handler):
+            raise TypeError(f"handler must be something to call, got {handler!r}")
+        self._source = source
+        self._handler = handler
+        self._clock = clock
+        self._workers = [
+            MailboxWorker(
+                source,
+                handler,
+                self._run_posted,
+                crash_on=crash_on,
+                backoff=backoff,
+                prefetch=prefetch,
+                longest_lease=longest_lease,
+                clock=clock,
+            )
+            for _ in range(concurrency)
+        ]
+        self._lock = clock.blocking.lock()  # guards _refuses together with _posted, and _done
+        self._refuses = False
+        self._posted: deque[Callable[[], object]] = deque()
+        self._stopped = False
+        self._done: Ticket[None] | None = None
+        self._own_threads: set[int] = set()
+
+    # Runnable.
+
+    def run(
+        self,
+        *,
+        max_iterations: int | None = None,
+        visibility_timeout: float = 300,
+        wait_time_seconds: float = 20,
+    ) -> None:
+        """Work until the stop, the close of the mailbox, or ``max_iterations`` polls of each worker.
+
+        Raises:
+            RuntimeError: if it is running already.
+            BaseException: what a handler raised that ends the loop.
+        """
+        done: Ticket[None] = Ticket(self._clock.blocking)
+        with self._lock:
+            if self._done is not None:
+                raise RuntimeError(f"the loop over {self._source.name!r} is running already")
+            self._done = done
+            self._refuses = self._stopped
+        failures: list[BaseException] = []
+        others: list[Ticket[None]] = []
+        try:
+            for number, worker in enumerate(self._workers[1:], 1):
+                ended: Ticket[None] = Ticket(self._clock.blocking)
+                job = self._job(worker, failures, ended, max_iterations, visibility_timeout, wait_time_seconds)
+                self._clock.blocking.start_thread(job, f"{self._source.name}-worker-{number}")
+                others.append(ended)
+            self._job(self._workers[0], failures, Ticket(), max_iterations, visibility_timeout, wait_time_seconds)()
+        except BaseException:
+            self._stop_workers()
+            raise
+        finally:
+            for ended in others:
+                ended.wait()  # resolved by each worker as its last act
+            with self._lock:
+                self._refuses = True
+            if not failures:
+                self._run_posted()
+            with self._lock:
+                self._done = None
+            done.complete(None)
+        if failures:
+            raise failures[0]
+
+    def shutdown(self, *, timeout: float = 30.0) -> bool:
+        """Stop: wake the polls, give back what is not started, and wait for what is in hand.
+
+        Called from a handler of this loop, it does not wait, and returns false.
+        """
+        with self._lock:
+            self._refuses = self._stopped = True
+            done = self._done
+        self._stop_workers()
+        if threading.get_ident() in self._own_threads:
+            return False
+        return done is None or done.wait_ready(timeout, self._clock)
+
+    @property
+    def running(self) -> bool:
+        """True while ``run`` is working."""
+        return self._done is not None
+
+    @property
+    def heartbeat(self) -> Heartbeat:
+        """The first worker's; each worker's own is in `progress`."""
+        return self._workers[0].heartbeat
+
+    @property
+    def progress(self) -> tuple[Progress, ...]:
+        """What each worker is doing."""
+        return tuple(worker.progress for worker in self._workers)
+
+    # SupportsProcess.
+
+    def post(self, work: Callable[[], object]) -> bool:
+        """Accept work for a worker, waking its poll; false from the stop on."""
+        with self._lock:
+            if self._refuses:
+                return False
+            self._posted.append(work)
+        for worker in self._workers:
+            worker.token.nudge()
+        return True
+
+    def process(self, body: T) -> object:
+        """Return what the handler makes of ``body``, as a message that comes from no mailbox of yours."""
+        box: InMemoryMailbox[T, Any] = InMemoryMailbox("process", clock=self._clock)
+        box.send(body)
+        [message] = box.receive()
+        return self._handler(message)
+
+    def _run_posted(self) -> None:
+        """Run what was posted; on a worker."""
+        while self._posted:
+            try:
+                work = self._posted.popleft()
+            except IndexError:  # another worker has popped the last one
+                return
+            work()
+
+    def _job(  # noqa: PLR0917  two callers, both above
+        self,
+        worker: MailboxWorker,
+        failures: list[BaseException],
+        ended: Ticket[None],
+        max_iterations: int | None,
+        visibility_timeout: float,
+        wait_time_seconds: float,
+    ) -> Callable[[], None]:
+        def job() -> None:
+            self._own_threads.add(threading.get_ident())
+            try:
+                worker.run(max_iterations, visibility_timeout, wait_time_seconds)
+            except BaseException as error:  # noqa: BLE001  isolates user code: `run` raises it when all have ended
+                failures.append(error)
+                self._stop_workers()
+            finally:
+                self._own_threads.discard(threading.get_ident())
+                write(ended)
+
+        return job
+
+    def _stop_workers(self) -> None:
+        for worker in self._workers:
+            worker.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        self.shutdown()
+
+    def __repr__(self) -> str:
+        state = "running" if self.running else "not running"
+        return f"<{type(self).__name__} over {self._source.name!r}, {len(self._workers)} workers, {state}>"

@@ -1,0 +1,461 @@
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from loopwarden import HealthCheckRequest, LoopActor, ProcessRequest, ShutdownRequest, Ticket, beat
+from loopwarden._backoff import Backoff
+from loopwarden._blocking import SYSTEM
+from loopwarden.actors import Activity, LoopState, MailboxLoop, Runnable, SupportsProcess
+from loopwarden.errors import InvalidParameterError
+from loopwarden.mailbox import InMemoryMailbox, Message
+from loopwarden.testing import FakeClock, FlakySource, Hold
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Box = InMemoryMailbox[Any, Any]
+Mail = Message[Any, Any]
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def jobs(clock: FakeClock) -> Iterator[Box]:
+    mailbox: Box = InMemoryMailbox("jobs", clock=clock)
+    yield mailbox
+    mailbox.close()
+
+
+def in_background(loop: MailboxLoop[Any], **options: Any) -> Ticket[BaseException | None]:
+    ended: Ticket[BaseException | None] = Ticket()
+
+    def run() -> None:
+        try:
+            loop.run(**options)
+        except BaseException as error:  # noqa: BLE001  the test reads it
+            ended.complete(error)
+        else:
+            ended.complete(None)
+
+    SYSTEM.start_thread(run, "loop")
+    return ended
+
+
+def bodies(mailbox: Box) -> list[Any]:
+    return [message.body for message in mailbox.receive(max_messages=100)]
+
+
+# Returning, raising, finalising
+
+
+def test_it_is_a_runnable_that_supports_process(jobs: Box) -> None:
+    loop = MailboxLoop(jobs, lambda message: None)
+
+    assert isinstance(loop, Runnable)
+    assert isinstance(loop, SupportsProcess)
+    assert repr(loop) == "<MailboxLoop over 'jobs', 1 workers, not running>"
+
+
+def test_a_handler_that_returns_acknowledges(jobs: Box, clock: FakeClock) -> None:
+    seen: list[Any] = []
+    jobs.send_many(["a", "b"])
+
+    MailboxLoop(jobs, lambda message: seen.append(message.body), clock=clock).run(max_iterations=2)
+
+    assert seen == ["a", "b"]
+    assert jobs.approximate_count() == 0
+
+
+def test_a_handler_that_raises_gives_its_message_back_with_a_back_off_and_the_loop_goes_on(
+    jobs: Box, clock: FakeClock
+) -> None:
+    jobs.send_many(["bad", "good"])
+    seen: list[Any] = []
+
+    def handle(message: Mail) -> None:
+        seen.append(message.body)
+        if message.body == "bad":
+            raise ValueError("bad")
+
+    loop = MailboxLoop(jobs, handle, backoff=Backoff(minimum=5, jitter=0), clock=clock)
+    loop.run(max_iterations=2)
+
+    assert seen == ["bad", "good"]
+    assert bodies(jobs) == []
+    clock.advance(5)
+    assert bodies(jobs) == ["bad"]
+    assert (loop.progress[0].processed, loop.progress[0].failed) == (1, 1)
+
+
+def test_a_message_that_fails_too_often_is_a_dead_letter_with_its_error(clock: FakeClock) -> None:
+    jobs: Box = InMemoryMailbox("jobs", max_deliveries=2, clock=clock)
+    jobs.send("bad")
+
+    def handle(message: Mail) -> None:
+        raise ValueError("bad")
+
+    loop = MailboxLoop(jobs, handle, clock=clock)
+    for _ in range(2):
+        loop.run(max_iterations=1, wait_time_seconds=0)
+        clock.advance(100)
+
+    [letter] = jobs.dead_letters.peek()
+    assert (letter.error, letter.delivery_count) == ("ValueError('bad')", 2)
+
+
+@pytest.mark.parametrize(
+    "error", [SystemExit(3), KeyboardInterrupt(), KeyError("crash")], ids=lambda error: type(error).__name__
+)
+def test_a_base_exception_or_a_class_in_crash_on_gives_the_message_back_and_fails_the_loop(
+    jobs: Box, clock: FakeClock, error: BaseException
+) -> None:
+    jobs.send("crash")
+
+    def handle(message: Mail) -> None:
+        raise error
+
+    with pytest.raises(type(error)):
+        MailboxLoop(jobs, handle, crash_on=(LookupError,), clock=clock).run(max_iterations=1)
+
+    clock.advance(100)
+    assert bodies(jobs) == ["crash"]
+
+
+def test_a_handler_that_finalises_its_message_is_left_alone(jobs: Box, clock: FakeClock) -> None:
+    jobs.send_many(["nacked", "acknowledged", "raised after"])
+
+    def handle(message: Mail) -> None:
+        if message.body == "nacked":
+            message.nack()
+            return
+        message.acknowledge()
+        if message.body == "raised after":
+            raise ValueError
+
+    MailboxLoop(jobs, handle, prefetch=3, clock=clock).run(max_iterations=1)
+
+    assert bodies(jobs) == ["nacked"]
+
+
+def test_an_acknowledge_after_the_end_of_the_lease_is_refused_and_the_loop_goes_on(
+    jobs: Box, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    jobs.send("slow")
+
+    MailboxLoop(jobs, lambda message: clock.advance(31), clock=clock).run(max_iterations=1, visibility_timeout=30)
+
+    assert bodies(jobs) == ["slow"]
+    assert "could not be finalised and will come back" in caplog.text
+
+
+# Ending
+
+
+def test_a_closed_mailbox_ends_the_loop(jobs: Box, clock: FakeClock) -> None:
+    ended = in_background(MailboxLoop(jobs, lambda message: None, clock=clock))
+    clock.wait_timers()
+
+    jobs.close()
+
+    assert ended.wait(timeout=5) is None
+
+
+def test_a_stop_wakes_the_poll_at_once(jobs: Box, clock: FakeClock) -> None:
+    loop = MailboxLoop(jobs, lambda message: None, clock=clock)
+    ended = in_background(loop)
+    clock.wait_timers()
+
+    assert loop.shutdown(timeout=5)
+
+    assert ended.wait(timeout=5) is None
+
+
+def test_a_stop_before_run_is_remembered(jobs: Box, clock: FakeClock) -> None:
+    jobs.send("untouched")
+    loop = MailboxLoop(jobs, lambda message: None, clock=clock)
+
+    loop.shutdown()
+    loop.run()
+
+    assert jobs.approximate_count() == 1
+
+
+def test_a_stop_in_the_middle_of_a_batch_completes_the_one_and_returns_all_others_in_order(
+    jobs: Box, clock: FakeClock
+) -> None:
+    jobs.send_many(range(10))
+    with Hold() as hold:
+        loop = MailboxLoop(jobs, hold, prefetch=10, clock=clock)
+        ref = LoopActor.start(loop, name="batch", clock=clock)
+        hold.wait_reached()
+
+        stopped = ref.send(ShutdownRequest(timeout=10.0))
+        # Each receive waits until the stop has given one back.
+        returned = [jobs.receive(wait_time_seconds=20)[0] for _ in range(9)]
+
+        assert not hold.is_released
+        assert not stopped.is_ready()
+    result = stopped.wait(timeout=5)
+    assert result.clean_shutdown
+    assert sorted((fate.fate for fate in result.fates), key=str) == ["done"] + ["returned"] * 9
+    assert [message.body for message in returned] == list(range(1, 10))
+    assert {message.delivery_count for message in returned} == {1}
+
+
+def test_ten_stops_that_return_nine_messages_each_make_no_dead_letter(clock: FakeClock) -> None:
+    jobs: Box = InMemoryMailbox("jobs", max_deliveries=3, clock=clock)
+    jobs.send_many(range(19))
+    loops: list[MailboxLoop[Any]] = []
+    for _ in range(10):
+        loops.append(MailboxLoop(jobs, lambda message: loops[-1].shutdown(), prefetch=10, clock=clock))
+        loops[-1].run(wait_time_seconds=0)
+
+    assert jobs.dead_letters.approximate_count() == 0
+    assert bodies(jobs) == list(range(10, 19))
+
+
+def test_a_stop_from_inside_the_handler_does_not_wait_for_itself(jobs: Box, clock: FakeClock) -> None:
+    answers: list[bool] = []
+    jobs.send("stop")
+    loop: MailboxLoop[Any] = MailboxLoop(jobs, lambda message: answers.append(loop.shutdown(timeout=60)), clock=clock)
+
+    loop.run()
+
+    assert answers == [False]
+    assert jobs.approximate_count() == 0
+
+
+def test_a_stop_of_one_loop_leaves_another_on_the_same_mailbox_asleep(jobs: Box, clock: FakeClock) -> None:
+    seen: list[Any] = []
+    got_it: Ticket[None] = Ticket()
+
+    def handle(message: Mail) -> None:
+        seen.append(message.body)
+        got_it.complete(None)
+
+    first = MailboxLoop(jobs, handle, clock=clock)
+    second = MailboxLoop(jobs, handle, clock=clock)
+    first_ended, second_ended = in_background(first), in_background(second)
+    clock.wait_timers(2)
+
+    first.shutdown(timeout=5)
+
+    first_ended.wait(timeout=5)
+    assert not second_ended.is_ready()
+    jobs.send("for the other")
+    got_it.wait(timeout=5)
+    second.shutdown(timeout=5)
+    assert seen == ["for the other"]
+
+
+def test_leaving_the_context_stops_it(jobs: Box, clock: FakeClock) -> None:
+    with MailboxLoop(jobs, lambda message: None, clock=clock) as loop:
+        ended = in_background(loop)
+        clock.wait_timers()
+
+    assert ended.wait(timeout=5) is None
+
+
+def test_it_cannot_run_twice_at_once(jobs: Box, clock: FakeClock) -> None:
+    loop = MailboxLoop(jobs, lambda message: None, clock=clock)
+    ended = in_background(loop)
+    clock.wait_timers()
+
+    with pytest.raises(RuntimeError, match="'jobs' is running already"):
+        loop.run()
+
+    assert loop.running
+    loop.shutdown(timeout=5)
+    ended.wait(timeout=5)
+
+
+# The broker
+
+
+def test_a_broker_that_goes_away_makes_the_loop_degraded_and_it_takes_up_work_when_it_is_back(
+    jobs: Box, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = FlakySource(jobs)
+    source.break_down()
+    seen: Ticket[Any] = Ticket()
+    loop = MailboxLoop(source, lambda message: seen.complete(message.body), backoff=Backoff(jitter=0), clock=clock)
+    ref = LoopActor.start(loop, name="flaky", clock=clock)
+    source.refused.wait(timeout=5)
+    clock.wait_timers()
+
+    status = ref.send(HealthCheckRequest()).wait(timeout=5)
+    jobs.send("when it is back")
+    source.repair()
+    clock.advance(0.5)
+
+    assert (status.state, status.activity) == (LoopState.RUNNING, Activity.DEGRADED)
+    assert seen.wait(timeout=5) == "when it is back"
+    assert "the broker is away" in caplog.text
+    assert ref.send(ShutdownRequest()).wait(timeout=5).clean_shutdown
+
+
+def test_a_degraded_loop_is_stopped_at_once(jobs: Box, clock: FakeClock) -> None:
+    source = FlakySource(jobs)
+    source.break_down()
+    loop = MailboxLoop(source, lambda message: None, clock=clock)
+    ended = in_background(loop)
+    clock.wait_timers()
+
+    assert loop.shutdown(timeout=5)
+
+    assert ended.wait(timeout=5) is None
+
+
+# Leases
+
+
+def test_a_handler_that_beats_keeps_its_lease_and_one_that_does_not_loses_it(jobs: Box, clock: FakeClock) -> None:
+    jobs.send_many(["beats", "silent"])
+
+    def handle(message: Mail) -> None:
+        for _ in range(10):
+            clock.advance(6)
+            if message.body == "beats":
+                beat()
+
+    MailboxLoop(jobs, handle, clock=clock).run(max_iterations=2, visibility_timeout=10)
+
+    assert bodies(jobs) == ["silent"]
+
+
+def test_beats_keep_a_lease_only_so_long(jobs: Box, clock: FakeClock) -> None:
+    jobs.send("endless")
+
+    def handle(message: Mail) -> None:
+        for _ in range(10):
+            clock.advance(6)
+            beat()
+
+    MailboxLoop(jobs, handle, longest_lease=30, clock=clock).run(max_iterations=1, visibility_timeout=10)
+
+    assert bodies(jobs) == ["endless"]
+
+
+def test_a_beat_outside_of_a_handler_does_nothing() -> None:
+    beat()
+
+
+# Concurrency
+
+
+def test_each_of_n_workers_has_a_message_in_hand_at_once(jobs: Box, clock: FakeClock) -> None:
+    jobs.send_many(range(4))
+    together: Ticket[None] = Ticket()
+    inside: list[int] = []
+    lock = threading.Lock()
+
+    def handle(message: Mail) -> None:
+        with lock:
+            inside.append(message.body)
+            if len(inside) == 4:
+                together.complete(None)
+        together.wait(timeout=10)
+
+    loop = MailboxLoop(jobs, handle, concurrency=4, clock=clock)
+    ref = LoopActor.start(loop, name="four", clock=clock)
+    together.wait(timeout=5)
+
+    assert ref.send(ShutdownRequest()).wait(timeout=5).clean_shutdown
+    assert sorted(inside) == [0, 1, 2, 3]
+    assert ref.send(HealthCheckRequest()).wait(timeout=5).processed == 4
+
+
+def test_health_shows_every_workers_message(jobs: Box, clock: FakeClock) -> None:
+    jobs.send_many(["a", "b"])
+    with Hold() as hold:
+        reached: list[Ticket[None]] = [Ticket(), Ticket()]
+        left = list(reached)
+
+        def handle(message: Mail) -> None:
+            left.pop().complete(None)
+            hold()
+
+        ref = LoopActor.start(MailboxLoop(jobs, handle, concurrency=3, clock=clock), name="three", clock=clock)
+        for ticket in reached:
+            ticket.wait(timeout=5)
+
+        status = ref.send(HealthCheckRequest()).wait(timeout=5)
+
+        assert (status.activity, len(status.in_hand)) == (Activity.WORKING, 2)
+    assert ref.send(ShutdownRequest()).wait(timeout=5).clean_shutdown
+
+
+def test_a_crash_in_one_worker_ends_the_loop_with_that_cause_when_all_have_ended(jobs: Box, clock: FakeClock) -> None:
+    jobs.send_many(["held", "crash"])
+    with Hold() as hold:
+
+        def handle(message: Mail) -> None:
+            if message.body == "held":
+                hold()
+                return
+            hold.wait_reached()
+            raise SystemExit("crash")
+
+        ended = in_background(MailboxLoop(jobs, handle, concurrency=2, clock=clock))
+        hold.wait_reached()
+        assert not ended.wait_ready(timeout=0.05)
+
+    assert isinstance(ended.wait(timeout=5), SystemExit)
+    clock.advance(100)
+    assert bodies(jobs) == ["crash"]
+
+
+# Posting and processing
+
+
+def test_posted_work_wakes_the_poll_and_runs_on_the_worker(jobs: Box, clock: FakeClock) -> None:
+    loop = MailboxLoop(jobs, lambda message: None, clock=clock)
+    ref = LoopActor.start(loop, name="posted", clock=clock)
+    clock.wait_timers()
+    where: Ticket[str] = Ticket()
+
+    assert ref.post(lambda: where.complete(threading.current_thread().name))
+
+    assert where.wait(timeout=5) == "posted-worker"
+    assert ref.send(ShutdownRequest()).wait(timeout=5).clean_shutdown
+    assert not loop.post(lambda: None)
+
+
+def test_what_is_posted_before_the_stop_runs_and_after_it_is_refused(jobs: Box, clock: FakeClock) -> None:
+    ran: list[str] = []
+    loop = MailboxLoop(jobs, lambda message: None, clock=clock)
+    loop.post(lambda: ran.append("before"))
+    loop.shutdown()
+
+    assert not loop.post(lambda: ran.append("after"))
+    loop.run()
+
+    assert ran == ["before"]
+
+
+def test_a_process_request_puts_one_body_straight_through(jobs: Box, clock: FakeClock) -> None:
+    ref = LoopActor.start(MailboxLoop(jobs, lambda message: message.body * 2, clock=clock), name="process", clock=clock)
+
+    assert ref.send(ProcessRequest(body=21)).wait(timeout=5) == 42
+
+    assert ref.send(ShutdownRequest()).wait(timeout=5).clean_shutdown
+
+
+# Bad input
+
+
+@pytest.mark.parametrize("options", [{"concurrency": 0}, {"prefetch": True}, {"prefetch": 1.5}], ids=str)
+def test_a_bad_number_is_refused_by_name(jobs: Box, options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidParameterError, match=next(iter(options))):
+        MailboxLoop(jobs, lambda message: None, **options)
+
+
+def test_a_handler_that_cannot_be_called_is_refused(jobs: Box) -> None:
+    with pytest.raises(TypeError, match="handler"):
+        MailboxLoop(jobs, "handle")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  the misuse under test

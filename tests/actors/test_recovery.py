@@ -1,0 +1,107 @@
+"""What becomes of messages when a worker dies, hangs, or is stopped: the seeds' recovery table, and worse."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+from loopwarden import LoopActor, ShutdownRequest, Ticket
+from loopwarden.actors import MailboxLoop
+from loopwarden.mailbox import InMemoryMailbox, Message, SqliteMailbox
+from loopwarden.testing import FakeClock, Hold
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+EXITING_WORKER = """
+import os, sys
+from loopwarden.actors import MailboxLoop
+from loopwarden.mailbox import SqliteMailbox
+
+jobs = SqliteMailbox(sys.argv[1], "jobs", max_deliveries=3)
+
+def handle(message):
+    print(message.body, flush=True)
+    if message.body == "poison":
+        os._exit(9)
+
+MailboxLoop(jobs, handle, prefetch=10).run(max_iterations=8, visibility_timeout=0.3, wait_time_seconds=0.4)
+jobs.close()
+"""
+
+
+def test_a_message_that_kills_the_process_is_a_dead_letter_and_its_batch_mates_are_not(tmp_path: Path) -> None:
+    path = tmp_path / "mail.db"
+    jobs: SqliteMailbox[str, None] = SqliteMailbox(path, "jobs", max_deliveries=3)
+    jobs.send_many(["a", "b", "poison", "c", "d"])
+
+    worked_on: list[str] = []
+    exits: list[int] = []
+    while jobs.approximate_count():
+        ended = subprocess.run(
+            [sys.executable, "-P", "-c", EXITING_WORKER, str(path)],
+            capture_output=True,
+            text=True,
+            timeout=50,
+            check=False,
+        )
+        worked_on += ended.stdout.split()
+        exits.append(ended.returncode)
+
+    assert [letter.body for letter in jobs.dead_letters.peek()] == ["poison"]
+    assert [letter.delivery_count for letter in jobs.dead_letters.peek()] == [3]
+    assert exits.count(9) == 3
+    assert worked_on.count("poison") == 3
+    assert {"a", "b", "c", "d"} <= set(worked_on)
+    jobs.close()
+
+
+def test_in_flight_at_the_shutdown_completes_received_but_not_started_goes_back_and_the_rest_is_for_others() -> None:
+    clock = FakeClock()
+    jobs: InMemoryMailbox[str, None] = InMemoryMailbox("jobs", clock=clock)
+    jobs.send_many(["in flight", "not started"])
+    with Hold() as hold:
+        ref = LoopActor.start(MailboxLoop(jobs, hold, prefetch=2, clock=clock), name="one", clock=clock)
+        hold.wait_reached()
+        stopped = ref.send(ShutdownRequest(timeout=10.0))
+        [back] = jobs.receive(wait_time_seconds=20)  # waits until the stop has given it back
+        assert not hold.is_released
+    assert stopped.wait(timeout=5).clean_shutdown
+    back.put_back()
+    jobs.send("never received")
+
+    others: list[str] = []
+    MailboxLoop(jobs, lambda message: others.append(message.body), clock=clock).run(max_iterations=2)
+
+    assert others == ["not started", "never received"]
+    assert jobs.approximate_count() == 0
+
+
+def test_a_lease_that_ends_during_a_long_shutdown_is_redelivered_elsewhere_and_the_late_acknowledge_refused() -> None:
+    clock = FakeClock()
+    jobs: InMemoryMailbox[str, None] = InMemoryMailbox("jobs", clock=clock)
+    jobs.send("slow")
+    late: Ticket[bool] = Ticket()
+    elsewhere: list[Message[Any, Any]] = []
+    with Hold() as hold:
+
+        def handle(message: Message[Any, Any]) -> None:
+            hold()
+            late.complete(message.is_finalized)
+
+        loop = MailboxLoop(jobs, handle, clock=clock)
+        ref = LoopActor.start(loop, name="slow", clock=clock)
+        hold.wait_reached()
+        stopped = ref.send(ShutdownRequest(timeout=1_000.0))
+        clock.wait_timers()
+        clock.advance(300)
+
+        elsewhere += jobs.receive()
+
+    assert stopped.wait(timeout=5).clean_shutdown
+    assert late.wait(timeout=5) is False
+    assert [message.delivery_count for message in elsewhere] == [2]
+    assert jobs.approximate_count() == 1  # the late acknowledge has not touched it
+    elsewhere[0].acknowledge()
+    assert jobs.approximate_count() == 0

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from loopwarden import Heartbeat
+from loopwarden._backoff import Backoff
+from loopwarden.mailbox import InMemoryMailbox, LeaseExtender, Message
+from loopwarden.testing import FakeClock
+
+
+def leased(clock: FakeClock, seconds: float) -> tuple[InMemoryMailbox[str, None], Message[str, None], Heartbeat]:
+    jobs: InMemoryMailbox[str, None] = InMemoryMailbox("jobs", clock=clock)
+    jobs.send("long")
+    [message] = jobs.receive(visibility_timeout=seconds)
+    return jobs, message, Heartbeat(clock)
+
+
+def test_a_beat_in_the_second_half_of_the_lease_extends_it_and_an_earlier_one_does_not() -> None:
+    clock = FakeClock()
+    jobs, message, heartbeat = leased(clock, 10)
+    with LeaseExtender(message, heartbeat, lease=10, clock=clock) as extender:
+        clock.advance(4)
+        heartbeat.beat()
+        early = extender.extensions
+        clock.advance(2)
+        heartbeat.beat()
+
+    clock.advance(9)
+    assert (early, extender.extensions) == (0, 1)
+    assert jobs.receive() == []
+    message.acknowledge()
+
+
+def test_without_beats_the_lease_ends() -> None:
+    clock = FakeClock()
+    jobs, message, heartbeat = leased(clock, 10)
+
+    with LeaseExtender(message, heartbeat, lease=10, clock=clock):
+        clock.advance(10)
+
+    assert len(jobs.receive()) == 1
+
+
+def test_after_the_end_of_the_context_beats_extend_nothing() -> None:
+    clock = FakeClock()
+    _, message, heartbeat = leased(clock, 10)
+    with LeaseExtender(message, heartbeat, lease=10, clock=clock) as extender:
+        pass
+
+    clock.advance(9)
+    heartbeat.beat()
+
+    assert extender.extensions == 0
+
+
+def test_there_are_no_extensions_beyond_the_longest() -> None:
+    clock = FakeClock()
+    jobs, message, heartbeat = leased(clock, 10)
+    with LeaseExtender(message, heartbeat, lease=10, longest=15, clock=clock):
+        for _ in range(5):
+            clock.advance(6)
+            heartbeat.beat()
+
+    assert len(jobs.receive()) == 1
+
+
+def test_a_lost_lease_is_said_once_and_hurts_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    clock = FakeClock()
+    _, message, heartbeat = leased(clock, 10)
+    with LeaseExtender(message, heartbeat, lease=10, clock=clock) as extender:
+        for _ in range(3):
+            clock.advance(11)
+            heartbeat.beat()
+
+    assert extender.extensions == 0
+    assert caplog.text.count("is lost") == 1
+
+
+@pytest.mark.parametrize(
+    ("attempt", "roll", "expected"), [(1, 0.5, 0.5), (1, 0, 0.4), (1, 1, 0.6), (8, 0.5, 60), (10**6, 1, 72)]
+)
+def test_a_back_off_doubles_up_to_its_maximum_and_is_spread_by_chance(
+    attempt: int, roll: float, expected: float
+) -> None:
+    assert Backoff().delay(attempt, roll) == pytest.approx(expected)
+
+
+def test_a_back_off_is_a_value() -> None:
+    values: set[Any] = {Backoff(), Backoff(), Backoff(jitter=0)}
+
+    assert len(values) == 2

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from loopwarden import open_mailbox
+from loopwarden.errors import InvalidParameterError, MailboxConnectionError
+from loopwarden.mailbox import InMemoryMailbox, Mailbox, SqliteMailbox
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_the_same_memory_name_is_the_same_mailbox_until_it_is_closed() -> None:
+    jobs: Mailbox[str, Any] = open_mailbox("memory://jobs", body=str)
+
+    assert isinstance(jobs, InMemoryMailbox)
+    assert open_mailbox("memory://jobs") is jobs
+    jobs.close()
+    again: Mailbox[Any, Any] = open_mailbox("memory://jobs")
+    assert again is not jobs
+    again.close()
+
+
+def test_memory_mailboxes_find_each_other_for_replies() -> None:
+    jobs: Mailbox[str, str] = open_mailbox("memory://questions")
+    answers: Mailbox[str, Any] = open_mailbox("memory://answers")
+    jobs.send("question", reply_to="answers")
+    [message] = jobs.receive()
+
+    message.reply("answer")
+
+    assert [each.body for each in answers.receive()] == ["answer"]
+    jobs.close()
+    answers.close()
+
+
+def test_a_sqlite_url_names_a_file_and_a_mailbox_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    jobs: Mailbox[int, Any] = open_mailbox(f"sqlite://{tmp_path}/mail%20box.db#jobs", body=int, max_deliveries=2)
+    default: Mailbox[Any, Any] = open_mailbox("sqlite:mail box.db")
+
+    assert isinstance(jobs, SqliteMailbox)
+    assert (jobs.name, default.name) == ("jobs", "default")
+    assert [path.name for path in tmp_path.glob("*.db")] == ["mail box.db"]
+    jobs.close()
+    default.close()
+
+
+@pytest.mark.parametrize("url", ["", "jobs", "memory://", "redis://host/0#jobs", "sqlite://host/path", "sqlite:"])
+def test_a_url_that_names_no_mailbox_is_refused_with_examples(url: str) -> None:
+    with pytest.raises(InvalidParameterError, match="like memory://jobs or sqlite:///path"):
+        open_mailbox(url)
+
+
+def test_a_type_that_cannot_be_validated_is_refused() -> None:
+    class Opaque: ...
+
+    with pytest.raises(InvalidParameterError, match="body"):
+        open_mailbox("memory://opaque", body=Opaque)
+
+
+def test_a_file_that_cannot_be_opened_is_one_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(MailboxConnectionError, match="nowhere"):
+        open_mailbox(f"sqlite://{tmp_path}/nowhere/mail.db#jobs")
+
+
+def test_a_file_that_is_no_database_is_one_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "mail.db").write_bytes(b"this is not a database, but long enough to be looked at" * 100)
+
+    with pytest.raises(MailboxConnectionError, match="not a database"):
+        open_mailbox(f"sqlite://{tmp_path}/mail.db#jobs")
+
+
+def test_a_bad_durability_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(InvalidParameterError, match="synchronous"):
+        open_mailbox(f"sqlite://{tmp_path}/mail.db", synchronous="SOMETIMES")
+
+
+def test_a_sqlite_mailbox_that_is_forgotten_is_complained_about(tmp_path: Path) -> None:
+    with pytest.warns(ResourceWarning, match="unclosed"):
+        SqliteMailbox(tmp_path / "mail.db")._store.__del__()

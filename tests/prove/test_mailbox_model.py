@@ -1,0 +1,56 @@
+"""The model of tests/mailbox/test_model.py, ten times as long."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from loopwarden.mailbox import InMemoryMailbox, SqliteMailbox
+from loopwarden.testing.contracts._model import MAX_DELIVERIES, Box, MailboxMachine
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.prove
+
+
+def runs(count: int) -> settings:
+    return settings(
+        max_examples=count,
+        stateful_step_count=50,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+
+
+class InMemory(MailboxMachine):
+    def open_box(self) -> Box:
+        return InMemoryMailbox("jobs", max_deliveries=MAX_DELIVERIES, clock=self.clock)
+
+
+class WithRoundtrip(MailboxMachine):
+    def open_box(self) -> Box:
+        return InMemoryMailbox("jobs", max_deliveries=MAX_DELIVERIES, roundtrip=True, clock=self.clock)
+
+
+@pytest.mark.parametrize(("machine", "count"), [(InMemory, 5_000), (WithRoundtrip, 1_000)])
+def test_a_mailbox_in_memory_does_what_the_model_does_5_000_times(machine: type[MailboxMachine], count: int) -> None:
+    run_state_machine_as_test(machine, settings=runs(count))
+
+
+def test_a_mailbox_in_sqlite_does_what_the_model_does_1_000_times(tmp_path: Path) -> None:
+    files = itertools.count()
+
+    class InSqlite(MailboxMachine):
+        def __init__(self) -> None:
+            self.path = tmp_path / f"{next(files)}.db"
+            super().__init__()
+
+        def open_box(self) -> Box:
+            return SqliteMailbox(self.path, "jobs", max_deliveries=MAX_DELIVERIES, clock=self.clock)
+
+    run_state_machine_as_test(InSqlite, settings=runs(1_000))
