@@ -210,6 +210,7 @@ class LoopActor(ControlActor):
             failed=sum(worker.failed for worker in self._workers),
             returned=sum(worker.returned for worker in self._workers),
             unclaimed_replies=self.unclaimed_replies,
+            last_error=next((worker.last_error for worker in self._workers if worker.last_error is not None), None),
             error=None if error is None else describe(error),
         )
 

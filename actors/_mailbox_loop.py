@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
@@ -11,7 +12,7 @@ from loopwarden._ticket import Ticket, write
 from loopwarden.actors._mailbox_worker import MailboxWorker
 from loopwarden.clock import SYSTEM_CLOCK, Clock
 from loopwarden.errors import InvalidParameterError
-from loopwarden.mailbox import InMemoryMailbox
+from loopwarden.mailbox import InMemoryMailbox, Token
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +37,7 @@ class MailboxLoop(Generic[T]):
 
     It is a `Runnable` and `SupportsProcess`: run it alone, or as a `LoopActor`.
 
-    >>> from loopwarden.mailbox import InMemoryMailbox
+    >>> from loopwarden.mailbox import InMemoryMailbox, Token
     >>> jobs: InMemoryMailbox[str, None] = InMemoryMailbox("jobs")
     >>> _ = jobs.send("resize")
     >>> MailboxLoop(jobs, lambda message: print(message.body)).run(max_iterations=1)
@@ -46,9 +47,12 @@ class MailboxLoop(Generic[T]):
         source: A mailbox, or the dead letters of one.
         handler: Called with each message, on a worker.
         concurrency: How many workers there are.
-        prefetch: How many messages a worker takes at once.
+        prefetch: How many messages each worker takes at once; more than 1 keeps messages from workers that are free.
         crash_on: Classes of exceptions that end the loop.
         backoff: How long a message whose handler raised stays away.
+        visibility_timeout: How long a message is leased, if `run` does not say otherwise. If the process is killed, the
+            message comes back after this.
+        wait_time_seconds: How long a poll waits, likewise.
         longest_lease: How long the beats of a handler (`beat`) may keep its lease alive.
         clock: The time it lives by.
     """
@@ -62,14 +66,22 @@ class MailboxLoop(Generic[T]):
         prefetch: int = 1,
         crash_on: tuple[type[BaseException], ...] = (),
         backoff: Backoff = Backoff(),  # noqa: B008  it is frozen
+        visibility_timeout: float = 300,
+        wait_time_seconds: float = 20,
         longest_lease: float = 43_200,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
+        if not callable(getattr(source, "receive", None)):
+            raise TypeError(f"source must be a mailbox, as open_mailbox() makes one, got {source!r}")
         for parameter, value in (("concurrency", concurrency), ("prefetch", prefetch)):
             if type(value) is not int or value < 1:
                 raise InvalidParameterError(source.name, parameter, value, "a whole number from 1 on")
         if not callable(handler):
             raise TypeError(f"handler must be something to call, got {handler!r}")
+        if inspect.iscoroutinefunction(handler) or inspect.isgeneratorfunction(handler):
+            raise TypeError(f"handler must be a plain function, but {handler!r} is a coroutine function or a generator")
+        self._lease = visibility_timeout
+        self._wait = wait_time_seconds
         self._source = source
         self._handler = handler
         self._clock = clock
@@ -99,8 +111,8 @@ class MailboxLoop(Generic[T]):
         self,
         *,
         max_iterations: int | None = None,
-        visibility_timeout: float = 300,
-        wait_time_seconds: float = 20,
+        visibility_timeout: float | None = None,
+        wait_time_seconds: float | None = None,
     ) -> None:
         """Work until the stop, the close of the mailbox, or ``max_iterations`` polls of each worker.
 
@@ -108,34 +120,40 @@ class MailboxLoop(Generic[T]):
             RuntimeError: if it is running already.
             BaseException: what a handler raised that ends the loop.
         """
+        lease = self._lease if visibility_timeout is None else visibility_timeout
+        wait = self._wait if wait_time_seconds is None else wait_time_seconds
         done: Ticket[None] = Ticket(self._clock.blocking)
         with self._lock:
             if self._done is not None:
                 raise RuntimeError(f"the loop over {self._source.name!r} is running already")
             self._done = done
             self._refuses = self._stopped
+            if not self._stopped:
+                for worker in self._workers:
+                    worker.token = Token()  # the last run may have ended with a crash, which stops them all
         failures: list[BaseException] = []
         others: list[Ticket[None]] = []
         try:
             for number, worker in enumerate(self._workers[1:], 1):
                 ended: Ticket[None] = Ticket(self._clock.blocking)
-                job = self._job(worker, failures, ended, max_iterations, visibility_timeout, wait_time_seconds)
+                job = self._job(worker, failures, ended, max_iterations, lease, wait)
                 self._clock.blocking.start_thread(job, f"{self._source.name}-worker-{number}")
                 others.append(ended)
-            self._job(self._workers[0], failures, Ticket(), max_iterations, visibility_timeout, wait_time_seconds)()
+            self._job(self._workers[0], failures, Ticket(), max_iterations, lease, wait)()
         except BaseException:
             self._stop_workers()
             raise
         finally:
-            for ended in others:
-                ended.wait()  # resolved by each worker as its last act
-            with self._lock:
-                self._refuses = True
-            if not failures:
-                self._run_posted()
-            with self._lock:
+            try:
+                for ended in others:
+                    ended.wait()  # resolved by each worker as its last act
+                with self._lock:
+                    self._refuses = True
+                if not failures:
+                    self._run_posted()
+            finally:
                 self._done = None
-            done.complete(None)
+                done.complete(None)
         if failures:
             raise failures[0]
 
@@ -147,10 +165,29 @@ class MailboxLoop(Generic[T]):
         with self._lock:
             self._refuses = self._stopped = True
             done = self._done
-        self._stop_workers()
+        for worker in self._workers:
+            worker.token.stop()
         if threading.get_ident() in self._own_threads:
-            return False
+            return False  # each worker gives back its own
+        self._return_unstarted(timeout)
         return done is None or done.wait_ready(timeout, self._clock)
+
+    def _return_unstarted(self, timeout: float) -> None:
+        """Give back what is not started while the workers are busy; a store that hangs must not hang the stop."""
+        if not any(worker.prefetched for worker in self._workers):
+            return
+        returned: Ticket[None] = Ticket(self._clock.blocking)
+
+        def give_back() -> None:
+            for worker in self._workers:
+                worker.return_unstarted()
+            returned.complete(None)
+
+        try:
+            self._clock.blocking.start_thread(give_back, f"{self._source.name}-returns")
+        except RuntimeError:
+            give_back()
+        returned.wait_ready(timeout, self._clock)
 
     @property
     def running(self) -> bool:
@@ -219,7 +256,7 @@ class MailboxLoop(Generic[T]):
 
     def _stop_workers(self) -> None:
         for worker in self._workers:
-            worker.stop()
+            worker.token.stop()  # each gives back its own
 
     def __enter__(self) -> Self:
         return self

@@ -7,7 +7,9 @@ import logging
 import random
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, final
+from functools import partial
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, final
 
 from loopwarden._heartbeat import Heartbeat
 from loopwarden._log import describe, report
@@ -15,7 +17,6 @@ from loopwarden.actors._progress import MessageFate, Progress
 from loopwarden.errors import (
     MailboxClosedError,
     MailboxConnectionError,
-    MailboxError,
     MessageFinalizedError,
 )
 from loopwarden.mailbox import LeaseExtender, Token
@@ -128,11 +129,6 @@ class MailboxWorker:
             self.return_unstarted()
             _current.heartbeat = None
 
-    def stop(self) -> None:
-        """Wake the poll, and give back what is not started; the message in hand completes."""
-        self.token.stop()
-        self.return_unstarted()
-
     def return_unstarted(self) -> None:
         """Put the prefetched messages back in their order; safe while the worker is busy."""
         while self.prefetched:
@@ -166,14 +162,19 @@ class MailboxWorker:
         self.token.attach(gate)
         self._clock.wait(gate, self._backoff.delay(failures, self._dice.random()))  # woken by time, or by the token
         self.token.detach(gate)
+        self.token.take_nudge()  # it has done its work: the loop looks at what was posted next
 
     def _work_off(self, visibility_timeout: float) -> None:
+        has_waited = False
         while self.prefetched and not self.token.stopped:
             try:
                 message = self.prefetched.popleft()
             except IndexError:  # a stop has given it back
                 return
-            self._handle(message, visibility_timeout)
+            # The lease of one that waited behind others has been running: it begins anew, or is over.
+            if not has_waited or self._settled(message, partial(message.extend_visibility, visibility_timeout)):
+                self._handle(message, visibility_timeout)
+            has_waited = True
 
     def _handle(self, message: Message[Any, Any], visibility_timeout: float) -> None:
         self.progress.working(message.id, message.delivery_count)
@@ -183,18 +184,26 @@ class MailboxWorker:
         )
         try:
             with extender:
-                self._handler(message)
+                _refuse_unfinished(self._handler(message))
         except BaseException as error:
             self.progress.failed += 1
             delay = self._backoff.delay(message.delivery_count, self._dice.random())
             text = describe(error)
+            self.progress.last_error = text
             self._settled(message, lambda: message.nack(delay, error=text))
             if isinstance(error, self._crash_on) or not isinstance(error, Exception):
                 raise
-            report(logging.INFO, "the handler of %s raised", message.id, error=error)
+            report(
+                logging.WARNING,
+                "a handler of %r raised, with delivery %d of message %s",
+                self._source.name,
+                message.delivery_count,
+                message.id,
+                error=error,
+            )
         else:
-            self.progress.processed += 1
-            self._settled(message, message.acknowledge)
+            if message.is_finalized or self._settled(message, message.acknowledge):
+                self.progress.processed += 1
             if self.token.stopped:
                 self.progress.fates.append(MessageFate(message_id=message.id, fate="done"))
 
@@ -206,7 +215,19 @@ class MailboxWorker:
             settle()
         except MessageFinalizedError:
             return False
-        except MailboxError as error:
-            report(logging.WARNING, "message %s could not be finalised and will come back: %s", message.id, error)
+        except Exception as error:  # noqa: BLE001  a back end may be anybody's
+            report(
+                logging.WARNING, "message %s is not finalised, and comes back unless it is done: %s", message.id, error
+            )
             return False
         return True
+
+
+def _refuse_unfinished(result: object) -> None:
+    """Raise if a handler has returned before it has done anything, as a coroutine function or a generator does."""
+    if not isinstance(result, CoroutineType | GeneratorType | AsyncGeneratorType):
+        return
+    unfinished = cast("Any", result)
+    if not isinstance(result, AsyncGeneratorType):
+        unfinished.close()
+    raise TypeError(f"a handler must be a plain function, but this one returned a {type(unfinished).__name__}")

@@ -84,6 +84,8 @@ class HealthStatus(_Reply):
     returned: int = 0
     #: Answers that nobody took, because their ticket was cancelled or completed by somebody else.
     unclaimed_replies: int = 0
+    #: What a handler raised last, if the loop tells.
+    last_error: str | None = None
     #: What ended the loop, if something did.
     error: str | None = None
 

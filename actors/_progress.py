@@ -53,7 +53,7 @@ class Progress:
     A loop that has one of these as its ``progress``, or a tuple of them, shows in its health what it is doing.
     """
 
-    __slots__ = ("_clock", "_doing", "failed", "fates", "heartbeat", "processed", "returned")
+    __slots__ = ("_clock", "_doing", "failed", "fates", "heartbeat", "last_error", "processed", "returned")
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK, heartbeat: Heartbeat | None = None) -> None:
         self._clock = clock
@@ -65,6 +65,8 @@ class Progress:
         self.processed = 0
         #: Messages whose handler raised.
         self.failed = 0
+        #: What a handler raised last.
+        self.last_error: str | None = None
         #: Messages that went back unhandled.
         self.returned = 0
         #: What became of messages at the end of the loop; appended by whoever ends it.

@@ -32,17 +32,17 @@ class Codec(Generic[T]):
             raise InvalidParameterError(mailbox, "body", body, "a type that pydantic can validate") from error
 
     def check(self, body: T) -> T:
-        """Return ``body`` as it is if it is of the type.
+        """Return ``body``: as it is if it is of the type, as the type makes it if it fits, such as a dict for a model.
 
         Raises:
-            SerializationError: if it is not.
+            SerializationError: if it does not fit.
         """
-        if not self._anything:
-            try:
-                self._adapter.validate_python(body, strict=True)
-            except ValidationError as error:
-                raise SerializationError(self._mailbox, f"the body does not fit: {error}") from error
-        return body
+        if self._anything:
+            return body
+        try:
+            return self._adapter.validate_python(body, strict=True)
+        except ValidationError as error:
+            raise SerializationError(self._mailbox, f"the body does not fit: {error}") from error
 
     def encode(self, body: T) -> bytes:
         """Return ``body`` as JSON.
@@ -50,9 +50,9 @@ class Codec(Generic[T]):
         Raises:
             SerializationError: if it is not of the type, or cannot be written.
         """
-        self.check(body)
+        checked = self.check(body)
         try:
-            return self._adapter.dump_json(body, warnings="error")
+            return self._adapter.dump_json(checked, warnings="error")
         except (PydanticSerializationError, UserWarning, ValueError, RecursionError) as error:
             raise SerializationError(self._mailbox, f"the body cannot be written as JSON: {error}") from error
 

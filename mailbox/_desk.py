@@ -64,7 +64,7 @@ class Desk(Generic[T, R]):
         self.prefix = f"{secrets.token_hex(4)}-"
         self.closed = False
         #: Takes the dead letters; set by the mailbox.
-        self.add_letter: Callable[[DeadLetter[T]], None] | None = None
+        self.add_letter: Callable[[DeadLetter[T], Any], None] | None = None
 
     @property
     def name(self) -> str:
@@ -107,24 +107,27 @@ class Desk(Generic[T, R]):
         ):
             return messages
         fresh, in_turn = shelf.fresh, shelf.in_turn
+        if fresh:
+            shelf.last_in_turn = due
+            if due < shelf.first_due:  # noqa: PLR1730  min() is a call more with every receive
+                shelf.first_due = due
         while fresh and limit:
             limit -= 1
-            slip = fresh.popleft()
+            # It leaves one place when it is in the other: a Ctrl-C in between may deliver it twice, but not lose it.
+            slip = fresh[0]
             if type(slip) is Entry:
                 messages.append(self._lease(slip, due, token))
+                fresh.popleft()
                 continue
             message: Message[T, R] = _new(Message)  # without __init__, which costs half as much again
-            in_turn[slip[0]] = message
             message.record = slip
             message.id, message.body, message.sent_at = slip[1], slip[2], slip[3]
             message.courier, message.token, message.due = self, token, due
             message.delivery_count = message.receipt = 1
             message.is_finalized = False
+            in_turn[slip[0]] = message
+            fresh.popleft()
             messages.append(message)
-        if messages:
-            shelf.last_in_turn = due
-            if due < shelf.first_due:  # noqa: PLR1730  min() is a call more with every receive
-                shelf.first_due = due
         return messages
 
     def _lease(self, entry: Entry, due: float, token: Token | None) -> Message[T, R]:
@@ -219,7 +222,7 @@ class Desk(Generic[T, R]):
         """Do what `Message.reply` says."""
         with self.lock:
             self._check_holds(message)
-        return reply_target(self._name, message, self._resolver).send(body)
+        return reply_target(self._name, message, self._resolver).send(body, headers={"in-reply-to": message.id})
 
     def _check_holds(self, message: Message[T, R]) -> tuple[Entry, float]:
         """Refuse a delivery that is over. Return the message's entry, and the time."""
@@ -243,10 +246,10 @@ class Desk(Generic[T, R]):
             dead_at=self._wall(),
         )
         assert self.add_letter is not None, "the mailbox sets it before it lets anybody in"
-        self.add_letter(letter)
+        self.add_letter(letter, entry.reply_to)
         self.admission.made_room(self.shelf.size)
 
-    def revive(self, letter: DeadLetter[T]) -> None:
+    def revive(self, letter: DeadLetter[T], reply_to: Any) -> None:
         """Put a letter back on the shelf under a new id."""
         body: Any = letter.body
         if letter.raw is not None:
@@ -255,6 +258,7 @@ class Desk(Generic[T, R]):
             body = cast("Codec[T]", self._codec).encode(body)
         entry = Entry("", body, self._wall())
         entry.headers = {**letter.headers, "redriven-from": letter.message_id}
+        entry.reply_to = reply_to
         self.place(entry, None)
 
     def body(self, entry: Entry) -> Any:

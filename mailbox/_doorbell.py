@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import itertools
+import logging
 import os
+import secrets
 import socket
 import tempfile
+import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, final
+
+from loopwarden._log import report
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,7 +22,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Doorbell"]
 
-_numbers = itertools.count()
 _QUIT = b""
 
 
@@ -39,60 +42,81 @@ class Doorbell:
         # In the folder for temporary files, because the path of a socket must be short.
         digest = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:16]
         self._folder = Path(tempfile.gettempdir()) / f"loopwarden-{os.getuid()}" / digest
-        self._on_ring = on_ring
+        self._on_ring = weakref.WeakMethod(on_ring)
+        self._tried = False
         self._blocking = blocking
         self._socket: socket.socket | None = None
         self._address: Path | None = None
 
     def listen(self) -> None:
-        """Hear the others from now on; listening again changes nothing. Called under the store's lock."""
-        if self._socket is not None or not hasattr(socket, "AF_UNIX"):
+        """Hear the others from now on; listening again changes nothing. Called under the store's lock.
+
+        If that is impossible, it is said once in the log, and whoever waits looks again by itself.
+        """
+        if self._tried or not hasattr(socket, "AF_UNIX"):
             return
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        address = self._folder / f"{os.getpid()}-{next(_numbers)}"
-        bell = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._socket, self._address = bell, address
+        self._tried = True
+        bell: socket.socket | None = None
         try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # A name that nobody has had: one of the same process id may be left of a process that was killed.
+            address = self._folder / secrets.token_hex(8)
+            bell = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
             bell.bind(str(address))
-            self._blocking.start_thread(lambda: self._hear(bell), "loopwarden-doorbell")
-        except BaseException:
-            self._socket = self._address = None
-            bell.close()
-            address.unlink(missing_ok=True)
-            raise
+            self._socket, self._address = bell, address
+            hear = _hearing(bell, weakref.ref(self), self._on_ring)
+            self._blocking.start_thread(hear, "loopwarden-doorbell")
+        except (OSError, RuntimeError) as error:
+            self.close()
+            if bell is not None:
+                bell.close()
+            report(logging.WARNING, "senders in other processes cannot wake this one: %s", error)
 
     def ring(self, mailbox: str) -> None:
-        """Tell every other process that listens; never blocks."""
-        try:
-            listeners = os.listdir(self._folder)  # noqa: PTH208  half as dear as Path.iterdir, and done with every send
-        except FileNotFoundError:
-            return  # nobody has ever listened
-        own = None if self._address is None else self._address.name
-        for name in listeners:
-            if name != own:
-                self._send(self._folder / name, mailbox.encode())
+        """Tell every other process that listens; never blocks, and never raises: what was done is done."""
+        with contextlib.suppress(OSError):
+            own = None if self._address is None else self._address.name
+            for name in os.listdir(self._folder):  # noqa: PTH208  half as dear as Path.iterdir, done with every send
+                if name != own:
+                    _send(self._folder / name, mailbox.encode())
 
     def close(self) -> None:
         """Hear nobody any more, and let the thread end."""
-        bell, address = self._socket, self._address
-        if bell is None or address is None:
-            return
+        address = self._address
         self._socket = self._address = None
-        self._send(address, _QUIT)
-        address.unlink(missing_ok=True)
+        if address is not None:
+            _send(address, _QUIT)
+            with contextlib.suppress(OSError):
+                address.unlink(missing_ok=True)
 
-    def _send(self, address: Path, payload: bytes) -> None:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-            sender.setblocking(False)  # noqa: FBT003  the name of the method says what is false
-            try:
-                sender.sendto(payload, str(address))
-            except ConnectionRefusedError:
-                address.unlink(missing_ok=True)  # its process is gone
-            except OSError:
-                pass  # its queue is full, so it has enough to wake up for; or it has just left
+    def hears_with(self, bell: socket.socket) -> bool:
+        """Say whether that socket is still the bell."""
+        return self._socket is bell
 
-    def _hear(self, bell: socket.socket) -> None:
+
+def _send(address: Path, payload: bytes) -> None:
+    # Not sent: its queue is full, so it has enough to wake up for; or it has just left; or there are no sockets left.
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.setblocking(False)  # noqa: FBT003  the name of the method says what is false
+        try:
+            sender.sendto(payload, str(address))
+        except ConnectionRefusedError:
+            address.unlink(missing_ok=True)  # its process is gone
+
+
+def _hearing(
+    bell: socket.socket, owner: weakref.ref[Doorbell], on_ring: weakref.WeakMethod[Callable[[str], None]]
+) -> Callable[[], None]:
+    """Return what the bell's thread does; it keeps neither the bell nor its store alive."""
+
+    def hear() -> None:
         with bell, contextlib.suppress(OSError):
             # Woken by a ring, or by close, whose word to quit may be lost among many rings: then one of those ends it.
-            while (payload := bell.recv(4096)) and self._socket is bell:
-                self._on_ring(payload.decode(errors="replace"))
+            while payload := bell.recv(4096):
+                doorbell, ring = owner(), on_ring()
+                if doorbell is None or ring is None or not doorbell.hears_with(bell):
+                    return
+                ring(payload.decode(errors="replace"))
+                del doorbell, ring
+
+    return hear

@@ -27,6 +27,7 @@ from loopwarden.mailbox._parameters import (
     check_whole,
 )
 from loopwarden.mailbox._shelf import Entry
+from loopwarden.mailbox._token import Token, wait_with
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from loopwarden.mailbox._contract import Mailbox
     from loopwarden.mailbox._dead_letter import DeadLetter
     from loopwarden.mailbox._message import Message
-    from loopwarden.mailbox._token import Token
 
 __all__ = ["InMemoryMailbox"]
 
@@ -235,48 +235,40 @@ class InMemoryMailbox(Generic[T, R]):
                 return messages
         return self._receive_slowly(max_messages, visibility_timeout, wait_time_seconds, token)
 
-    def _receive_slowly(
+    def _receive_slowly(  # noqa: C901  one loop, of which every step needs the lock
         self, max_messages: int, visibility_timeout: float, wait_time_seconds: float, token: Token | None
     ) -> list[Message[T, R]]:
         deadline: float | None = None
         gate: Gate | None = None
-        while True:
-            with self._lock:
-                was_woken = gate is not None and not self.desk.waiters.leave(gate)
-                if self.desk.closed:
-                    raise MailboxClosedError(self._name)
-                now = self._monotonic()
-                shelf = self.desk.shelf
-                if now >= shelf.first_due:
-                    self.desk.bring_back(now)
-                if (shelf.fresh or shelf.returned) and (token is None or not token.stopped):
-                    messages = self.desk.take(max_messages, now + visibility_timeout, token)
-                    if messages:
-                        return messages
-                if deadline is None:
-                    deadline = now + wait_time_seconds
-                if now >= deadline or (token is not None and (token.stopped or token.take_nudge())):
-                    if was_woken and shelf.has_visible:
-                        self.desk.waiters.wake_one()  # what this one was woken for is for somebody else
-                    return []
-                gate = self._clock.blocking.gate()
-                until = min(deadline, shelf.first_due)
-                self.desk.waiters.park(gate, shelf.first_due)
-            self._wait(gate, until - now, token)
-
-    def _wait(self, gate: Gate, seconds: float, token: Token | None) -> None:
         try:
-            if token is not None:
-                token.attach(gate)
-            self._clock.wait(gate, seconds)  # woken by a send, a return, the token, close, or a lease's end
+            while True:
+                with self._lock:
+                    was_woken = gate is not None and not self.desk.waiters.leave(gate)
+                    if self.desk.closed:
+                        raise MailboxClosedError(self._name)  # noqa: TRY301  it passes the clean-up below as it should
+                    now = self._monotonic()
+                    shelf = self.desk.shelf
+                    if now >= shelf.first_due:
+                        self.desk.bring_back(now)
+                    if (shelf.fresh or shelf.returned) and (token is None or not token.stopped):
+                        messages = self.desk.take(max_messages, now + visibility_timeout, token)
+                        if messages:
+                            return messages
+                    if deadline is None:
+                        deadline = now + wait_time_seconds
+                    if now >= deadline or (token is not None and (token.stopped or token.take_nudge())):
+                        if was_woken and shelf.has_visible:
+                            self.desk.waiters.wake_one()  # what this one was woken for is for somebody else
+                        return []
+                    gate = self._clock.blocking.gate()
+                    until = min(deadline, shelf.first_due)
+                    self.desk.waiters.park(gate, shelf.first_due)
+                wait_with(self._clock, gate, until - now, token)  # woken by a send, a return, close, or a lease's end
         except BaseException:
             with self._lock:  # interrupted: what it may have been woken for is for somebody else
-                if not self.desk.waiters.leave(gate) and self.desk.shelf.has_visible:
+                if gate is not None and not self.desk.waiters.leave(gate) and self.desk.shelf.has_visible:
                     self.desk.waiters.wake_one()
             raise
-        finally:
-            if token is not None:
-                token.detach(gate)
 
     def reap(self) -> Reaped:
         """Bring back what is due; see `Mailbox.reap`."""
@@ -304,9 +296,9 @@ class InMemoryMailbox(Generic[T, R]):
 
     # Dead letters.
 
-    def _add_letter(self, letter: DeadLetter[T]) -> None:
+    def _add_letter(self, letter: DeadLetter[T], reply_to: Any) -> None:
         """Take a letter; under the lock."""
-        self._dead_letters().add(letter)
+        self._dead_letters().add(letter, reply_to)
 
     def _dead_letters(self) -> InMemoryDeadLetters[T]:
         if self._dead is None:

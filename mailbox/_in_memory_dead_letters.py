@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, final
 
 from loopwarden.mailbox._pace import paced
+from loopwarden.mailbox._parameters import check_ids
 from loopwarden.mailbox._shelf import Entry
 
 if TYPE_CHECKING:
@@ -47,9 +48,11 @@ class InMemoryDeadLetters(Generic[T]):
         """True once the mailbox is closed."""
         return self._box.closed
 
-    def add(self, letter: DeadLetter[T]) -> None:
+    def add(self, letter: DeadLetter[T], reply_to: Any) -> None:
         """Take a letter; called by the mailbox, under the lock."""
-        self._box.desk.place(Entry(letter.message_id, letter, letter.dead_at), None)
+        entry = Entry(letter.message_id, letter, letter.dead_at)
+        entry.reply_to = reply_to  # so that it can be redriven
+        self._box.desk.place(entry, None)
 
     def peek(self, limit: int = 100) -> list[DeadLetter[T]]:
         """Return the oldest letters without receiving them."""
@@ -82,7 +85,11 @@ class InMemoryDeadLetters(Generic[T]):
         self, message_ids: Iterable[str] | None = None, *, rate: float | None = None, token: Token | None = None
     ) -> int:
         """Send letters back; see `DeadLetters.redrive`."""
-        chosen = [letter.message_id for letter in self.peek(2**31)] if message_ids is None else list(message_ids)
+        chosen = (
+            [letter.message_id for letter in self.peek(2**31)]
+            if message_ids is None
+            else check_ids(self.name, message_ids)
+        )
         return sum(self._redrive_one(each) for each in paced(chosen, rate, self._clock, token, self.name))
 
     def _redrive_one(self, message_id: str) -> bool:
@@ -91,7 +98,7 @@ class InMemoryDeadLetters(Generic[T]):
             if entry is None:
                 return False
             self._box.desk.shelf.discard(entry)
-            self._source.revive(cast("DeadLetter[T]", entry.body))
+            self._source.revive(cast("DeadLetter[T]", entry.body), entry.reply_to)
             return True
 
     def _find(self, message_id: str) -> Entry | None:

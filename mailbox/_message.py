@@ -173,7 +173,9 @@ class Message(Generic[T, R]):
         self.courier.settle_extend(self, timeout)
 
     def reply(self, body: R) -> str:
-        """Send ``body`` to the mailbox that the sender named; return the reply's id.
+        """Send ``body`` to the mailbox that the sender named (`reply_to`); return the reply's id.
+
+        The reply has this message's id in its header ``in-reply-to``.
 
         Raises:
             ReplyNotAvailableError: if the sender named none, or it cannot be found.
@@ -188,6 +190,12 @@ class Message(Generic[T, R]):
     def _check_open(self) -> None:
         if self.is_finalized:
             raise MessageFinalizedError(self.courier.name, self.id)
+
+    def __copy__(self) -> Message[T, R]:
+        return self  # a copy would be a second holder of one lease
+
+    def __deepcopy__(self, memo: object) -> Message[T, R]:
+        return self
 
     def __repr__(self) -> str:
         return f"<Message {self.id}, delivery {self.delivery_count}{', finalised' if self.is_finalized else ''}>"

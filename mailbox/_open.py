@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 from urllib.parse import unquote, urlsplit
 
 from loopwarden._blocking import SYSTEM
@@ -22,7 +22,19 @@ _lock = SYSTEM.lock()  # guards _in_memory
 _in_memory: dict[str, InMemoryMailbox[Any, Any]] = {}
 
 
-def open_mailbox(url: str, *, body: type[T] | Any = Any, reply: type[R] | Any = Any, **options: Any) -> Mailbox[T, R]:
+@overload
+def open_mailbox(url: str, *, body: type[T], reply: type[R], **options: Any) -> Mailbox[T, R]: ...
+
+
+@overload
+def open_mailbox(url: str, *, body: type[T], **options: Any) -> Mailbox[T, Any]: ...
+
+
+@overload
+def open_mailbox(url: str, *, body: Any = Any, reply: Any = Any, **options: Any) -> Mailbox[Any, Any]: ...
+
+
+def open_mailbox(url: str, *, body: Any = Any, reply: Any = Any, **options: Any) -> Mailbox[Any, Any]:
     """Open a mailbox.
 
     ``memory://jobs`` is the same mailbox wherever it is opened in this process, until it is closed.

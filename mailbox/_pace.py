@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from loopwarden.errors import InvalidParameterError
+from loopwarden.mailbox._token import Token, wait_with
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from loopwarden.clock import Clock
-    from loopwarden.mailbox._token import Token
 
 __all__ = ["paced"]
 
@@ -33,12 +33,7 @@ def _paced(items: Iterable[I], rate: float | None, clock: Clock, token: Token | 
     for item in items:
         wait = due - clock.monotonic()
         if wait > 0:
-            gate = clock.blocking.gate()
-            if token is not None:
-                token.attach(gate)
-            clock.wait(gate, wait)  # woken by time, or by the token
-            if token is not None:
-                token.detach(gate)
+            wait_with(clock, clock.blocking.gate(), wait, token)  # woken by time, or by the token
         if token is not None and token.stopped:
             return
         yield item

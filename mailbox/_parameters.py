@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 from loopwarden.errors import InvalidParameterError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 __all__ = [
     "DEDUP_WINDOW",
     "MAX_VISIBILITY",
     "check_dedup_id",
     "check_headers",
+    "check_ids",
     "check_name",
     "check_receive",
     "check_seconds",
@@ -61,6 +62,13 @@ def check_headers(mailbox: str, headers: Mapping[str, str]) -> dict[str, str]:
         if type(name) is not str or type(value) is not str:
             raise InvalidParameterError(mailbox, f"headers[{name!r}]", value, "a string named by a string")
     return copy
+
+
+def check_ids(mailbox: str, message_ids: Iterable[str]) -> list[str]:
+    """Return the ids as a list; a single id is not a list of its letters."""
+    if isinstance(message_ids, str):
+        raise InvalidParameterError(mailbox, "message_ids", message_ids, "a list of ids")
+    return list(message_ids)
 
 
 def check_dedup_id(mailbox: str, dedup_id: str | None) -> None:

@@ -131,10 +131,15 @@ class Shelf:
             is_suspect = is_return and self.returned[0][1].count > 0
             if is_suspect and taken:
                 break
-            entry = heapq.heappop(self.returned)[1] if is_return else _entry(self.fresh.popleft())
+            # It leaves one place when it is in the other: a Ctrl-C in between may deliver it twice, but not lose it.
+            entry = self.returned[0][1] if is_return else _entry(self.fresh[0])
             entry.count += 1
             entry.receipt += 1
             self._schedule(entry, due)
+            if is_return:
+                heapq.heappop(self.returned)
+            else:
+                self.fresh.popleft()
             taken.append(entry)
             if is_suspect:
                 break

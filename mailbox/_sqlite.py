@@ -285,7 +285,7 @@ class SqliteMailbox(Generic[T, R]):
     def _send_reply(self, message: Message[T, R], body: R) -> str:
         target = reply_target(self._name, message, self._find)
         try:
-            return target.send(body)
+            return target.send(body, headers={"in-reply-to": message.id})
         finally:
             target.close()
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 from loopwarden.errors import ReplyNotAvailableError, SerializationError
 from loopwarden.mailbox._dead_letter import DeadLetter
 from loopwarden.mailbox._pace import paced
+from loopwarden.mailbox._parameters import check_ids
 from loopwarden.mailbox._sqlite_queue import UNREADABLE, Row, SqliteQueue
 from loopwarden.mailbox._sqlite_receive import receive
 
@@ -77,7 +78,7 @@ class SqliteDeadLetters(Generic[T]):
         self, message_ids: Iterable[str] | None = None, *, rate: float | None = None, token: Token | None = None
     ) -> int:
         """Send letters back; see `DeadLetters.redrive`."""
-        chosen = self._ids() if message_ids is None else list(message_ids)
+        chosen = self._ids() if message_ids is None else check_ids(self.name, message_ids)
         return sum(self._redrive_one(each) for each in paced(chosen, rate, self._clock, token, self.name))
 
     def _ids(self) -> list[str]:
@@ -96,12 +97,14 @@ class SqliteDeadLetters(Generic[T]):
                 headers = {}
             headers["redriven-from"] = message_id
             database.execute(
-                "INSERT INTO messages (mailbox, id, body, headers, sent_at, visible) VALUES (?, ?, ?, ?, ?, 1)",
+                "INSERT INTO messages (mailbox, id, body, headers, reply_to, sent_at, visible)"
+                " VALUES (?, ?, ?, ?, ?, ?, 1)",
                 (
                     self._mailbox,
                     secrets.token_hex(8),
                     rows[0].body,
                     json.dumps(headers).encode(),
+                    rows[0].reply_to,
                     self._clock.wall(),
                 ),
             )

@@ -12,6 +12,7 @@ from loopwarden.mailbox._message import Message
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Callable, Iterable, Mapping
+    from pathlib import Path
 
     from loopwarden.clock import Clock
     from loopwarden.mailbox._sqlite_store import SqliteStore
@@ -34,9 +35,9 @@ _CHECK = f"SELECT 1 FROM messages WHERE {_HOLDS}"  # noqa: S608
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: a frozen one takes four times as long to make, and one is made with every receive
 class Row:
-    """A message as it stands in the file."""
+    """A message as it stands in the file; nobody changes it."""
 
     sequence: int
     id: str
@@ -105,9 +106,14 @@ class SqliteQueue(Generic[B]):
         """The mailbox's name."""
         return self._name
 
+    @property
+    def place(self) -> tuple[Path, str]:
+        """Which mailbox of which file it is."""
+        return self._store.path.resolve(), self._name
+
     def take(self, limit: int, visibility_timeout: float, token: Token | None) -> list[Message[B, Any]]:
         """Lease up to ``limit`` visible messages; one that was delivered before comes alone."""
-        with self._store.transaction(self._name) as database:
+        with self._store.transaction(self._name, flush=False) as database:
             now = self._wall()
             self.bring_back(database, now)
             while rows := self._visible(database, limit):
@@ -152,9 +158,9 @@ class SqliteQueue(Generic[B]):
     def bury(self, database: sqlite3.Connection, sequence: int, reason: str, error: str | None = None) -> None:
         """Make a message a dead letter: it leaves one mailbox and enters the other in one step."""
         database.execute(
-            "INSERT INTO messages (mailbox, id, body, headers, sent_at, visible, error, source, dead_at, reason,"
-            " dead_count) SELECT mailbox || ':dead', id, body, headers, sent_at, 1, coalesce(?, error), mailbox, ?, ?,"
-            " count FROM messages WHERE sequence = ?",
+            "INSERT INTO messages (mailbox, id, body, headers, reply_to, sent_at, visible, error, source, dead_at,"
+            " reason, dead_count) SELECT mailbox || ':dead', id, body, headers, reply_to, sent_at, 1,"
+            " coalesce(?, error), mailbox, ?, ?, count FROM messages WHERE sequence = ?",
             (_writable(error), self._wall(), _writable(reason), sequence),
         )
         database.execute("DELETE FROM messages WHERE sequence = ?", (sequence,))
@@ -173,17 +179,18 @@ class SqliteQueue(Generic[B]):
 
     def acknowledge_many(self, messages: Iterable[Message[B, Any]]) -> list[Message[B, Any]]:
         """Acknowledge all in one step; return those whose delivery was over."""
+        held: list[Message[B, Any]] = []
         refused: list[Message[B, Any]] = []
-        done: list[Message[B, Any]] = []
+        everything = list(messages)  # before the lock: a generator is other people's code
         with self._store.lock:
             with self._store.transaction(self._name) as database:
                 now = self._wall()
-                for message in messages:
-                    is_open = not message.is_fenced and not message.is_finalized
-                    held = is_open and database.execute(_DELETE, self._key(message, now)).rowcount
-                    (done if held else refused).append(message)
+                for message in everything:
+                    is_open = self._is_here(message) and not message.is_fenced and not message.is_finalized
+                    is_held = is_open and database.execute(_DELETE, self._key(message, now)).rowcount
+                    (held if is_held else refused).append(message)
             self._made_room()
-        for message in done:
+        for message in held:
             message.mark_finalized()
         return refused
 
@@ -232,10 +239,12 @@ class SqliteQueue(Generic[B]):
         return self._reply(message, body)
 
     def _change(self, message: Message[B, Any], statement: str, *arguments: object) -> None:
-        with self._store.lock, self._store.connection(self._name) as database:
-            key = self._key(message, self._wall())
-            if message.is_fenced or not database.execute(statement, (*arguments, *key)).rowcount:
-                raise ReceiptHandleExpiredError(self._name, message.id, message.receipt_handle)
+        with self._store.lock:
+            with self._store.transaction(self._name, flush=statement is _DELETE) as database:
+                # The time and the fence are looked at when the file is ours: waiting for that may have taken a while.
+                key = self._key(message, self._wall())
+                if message.is_fenced or not database.execute(statement, (*arguments, *key)).rowcount:
+                    raise ReceiptHandleExpiredError(self._name, message.id, message.receipt_handle)
             if statement is _DELETE:
                 self._made_room()
 
@@ -244,11 +253,18 @@ class SqliteQueue(Generic[B]):
         self._store.waiters(f"{self._name}:room").wake_all()
 
     def _check_holds(self, database: sqlite3.Connection, message: Message[B, Any]) -> tuple[int, int, float]:
-        key = self._key(message, self._wall())
-        held = database.execute(_CHECK, key).fetchone()
-        if message.is_fenced or not held:
+        now = self._wall()
+        if message.is_fenced or not self._holds(database, message, now):
             raise ReceiptHandleExpiredError(self._name, message.id, message.receipt_handle)
-        return key
+        return self._key(message, now)
+
+    def _holds(self, database: sqlite3.Connection, message: Message[B, Any], now: float) -> bool:
+        return database.execute(_CHECK, self._key(message, now)).fetchone() is not None
+
+    def _is_here(self, message: Message[B, Any]) -> bool:
+        """Say whether it was received from this mailbox, by whichever object: elsewhere its numbers mean nothing."""
+        courier = message.courier
+        return courier is self or (isinstance(courier, SqliteQueue) and courier.place == self.place)
 
     def _key(self, message: Message[B, Any], now: float) -> tuple[int, int, float]:
         return cast("Row", message.record).sequence, message.receipt, now

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from loopwarden.errors import MailboxClosedError
 from loopwarden.mailbox._parameters import check_receive
+from loopwarden.mailbox._token import Token, wait_with
 
 if TYPE_CHECKING:
+    from loopwarden._blocking import Gate
     from loopwarden.clock import Clock
     from loopwarden.mailbox._message import Message
     from loopwarden.mailbox._sqlite_queue import SqliteQueue
     from loopwarden.mailbox._sqlite_store import SqliteStore
-    from loopwarden.mailbox._token import Token
 
 __all__ = ["RECHECK", "receive"]
 
@@ -35,38 +36,33 @@ def receive(  # noqa: PLR0917  one caller for messages, one for letters
     """Do what `Mailbox.receive` says."""
     check_receive(queue.name, max_messages, visibility_timeout, wait_time_seconds)
     deadline = clock.monotonic() + wait_time_seconds
-    gate = None
-    while True:
-        with store.lock:
-            waiters = store.waiters(queue.name)
-            was_woken = gate is not None and not waiters.leave(gate)
-            if store.closed:
-                raise MailboxClosedError(queue.name)
-            is_stopped = token is not None and token.stopped
-            messages = [] if is_stopped else queue.take(max_messages, visibility_timeout, token)
-            if messages:
-                waiters.wake_one()  # there may be more, or something due sooner than the others know
-                return messages
-            left = deadline - clock.monotonic()
-            if left <= 0 or is_stopped or (token is not None and token.take_nudge()):
-                if was_woken:
-                    waiters.wake_one()  # what this one was woken for is for somebody else
-                return []
-            # Under the lock since the look, so a bell that rings from now on finds this gate.
-            store.bell.listen()
-            gate = clock.blocking.gate()
-            due = queue.next_due()
-            until_due = RECHECK if due is None else max(0.0, due - clock.wall())
-            waiters.park(gate, 0.0)  # it looks again soon enough by itself
-        try:
-            if token is not None:
-                token.attach(gate)
-            clock.wait(gate, min(left, until_due, RECHECK))  # woken by a send, a bell, the token, close, or time
-        except BaseException:
+    gate: Gate | None = None
+    try:
+        while True:
             with store.lock:
-                if not waiters.leave(gate):
-                    waiters.wake_one()
-            raise
-        finally:
-            if token is not None:
-                token.detach(gate)
+                waiters = store.waiters(queue.name)
+                was_woken = gate is not None and not waiters.leave(gate)
+                if store.closed:
+                    raise MailboxClosedError(queue.name)  # noqa: TRY301  it passes the clean-up below as it should
+                is_stopped = token is not None and token.stopped
+                messages = [] if is_stopped else queue.take(max_messages, visibility_timeout, token)
+                if messages:
+                    waiters.wake_one()  # there may be more, or something due sooner than the others know
+                    return messages
+                left = deadline - clock.monotonic()
+                if left <= 0 or is_stopped or (token is not None and token.take_nudge()):
+                    if was_woken:
+                        waiters.wake_one()  # what this one was woken for is for somebody else
+                    return []
+                # Under the lock since the look, so a bell that rings from now on finds this gate.
+                store.bell.listen()
+                gate = clock.blocking.gate()
+                due = queue.next_due()
+                until_due = RECHECK if due is None else max(0.0, due - clock.wall())
+                waiters.park(gate, 0.0)  # it looks again soon enough by itself
+            wait_with(clock, gate, min(left, until_due, RECHECK), token)  # woken by a send, a bell, close, or time
+    except BaseException:
+        with store.lock:
+            if gate is not None and not store.waiters(queue.name).leave(gate):
+                store.waiters(queue.name).wake_one()
+        raise

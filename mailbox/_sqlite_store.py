@@ -29,13 +29,16 @@ class SqliteStore:
     """The connection to one file, shared by the mailboxes in it that were made together.
 
     The file is in WAL mode. With ``synchronous="NORMAL"`` what was committed survives the death of the process, at any
-    instant; with ``"FULL"`` it survives a power cut too, at the price of a flush with every commit.
+    instant; with ``"FULL"`` what was sent and what was acknowledged survives a power cut too, at the price of a flush
+    with each. A lease is not flushed: after a power cut there is nobody left to hold it.
     """
 
     def __init__(self, path: str | Path, *, synchronous: str, clock: Clock) -> None:
         self.path = Path(path)
         if synchronous not in {"NORMAL", "FULL"}:
             raise InvalidParameterError(str(path), "synchronous", synchronous, "'NORMAL' or 'FULL'")
+        if self.path.is_dir():
+            raise InvalidParameterError(str(path), "path", str(path), "a file, and this is a folder")
         self._synchronous = synchronous
         #: Guards the connection, the waiters and `closed`. Called while it is held: SQLite, `Gate.open`.
         self.lock = clock.blocking.lock()
@@ -78,6 +81,8 @@ class SqliteStore:
                 return
             if self._connection is None:
                 self._connection = self._connect()
+            elif self._connection.in_transaction:  # an interrupt has left it open
+                self._connection.rollback()
             yield self._connection
         except sqlite3.Error as error:
             with contextlib.suppress(sqlite3.Error, AttributeError):
@@ -85,18 +90,28 @@ class SqliteStore:
             raise MailboxConnectionError(mailbox, f"{self.path}: {error}") from error
 
     @contextlib.contextmanager
-    def transaction(self, mailbox: str) -> Generator[sqlite3.Connection]:
-        """Give the connection for reading and writing in one step: all of it is done, or nothing."""
+    def transaction(self, mailbox: str, *, flush: bool = True) -> Generator[sqlite3.Connection]:
+        """Give the connection for reading and writing in one step: all of it is done, or nothing.
+
+        Args:
+            mailbox: Whom an error is about.
+            flush: False for what a power cut may undo without losing a message, such as a lease.
+        """
         with self.connection(mailbox) as database:
-            database.execute("BEGIN IMMEDIATE")  # takes the write lock now, so that it cannot fail half-way
+            if self._synchronous == "FULL":
+                database.execute(f"PRAGMA synchronous = {'FULL' if flush else 'NORMAL'}")
             try:
+                # Takes the write lock now, so that it cannot fail half-way. Inside the try: a Ctrl-C while it waits
+                # for the lock is raised when it has it.
+                database.execute("BEGIN IMMEDIATE")
                 yield database
+                database.execute("COMMIT")
             except BaseException:
                 self._announced.clear()
-                with contextlib.suppress(sqlite3.Error):
-                    database.execute("ROLLBACK")
+                if database.in_transaction:
+                    with contextlib.suppress(sqlite3.Error):
+                        database.execute("ROLLBACK")
                 raise
-            database.execute("COMMIT")
             while self._announced:
                 self.bell.ring(self._announced.pop())
 

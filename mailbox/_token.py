@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, final
 
 if TYPE_CHECKING:
     from loopwarden._blocking import Gate
+    from loopwarden.clock import Clock
 
-__all__ = ["Token"]
+__all__ = ["Token", "wait_with"]
 
 
 @final
@@ -76,3 +77,15 @@ class Token:
 
     def __repr__(self) -> str:
         return f"<Token, {'fenced' if self._fenced else 'stopped' if self._stopped else 'good'}>"
+
+
+def wait_with(clock: Clock, gate: Gate, seconds: float, token: Token | None) -> None:
+    """Wait at a gate that the token opens too, if there is one."""
+    if token is None:
+        clock.wait(gate, seconds)
+        return
+    try:
+        token.attach(gate)
+        clock.wait(gate, seconds)
+    finally:
+        token.detach(gate)

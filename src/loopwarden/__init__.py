@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from loopwarden.actors import (
+    DLQConsumer,
     HealthCheckRequest,
     HealthStatus,
     Heartbeat,
@@ -23,10 +24,11 @@ from loopwarden.actors import (
     check_health,
     wait_all,
 )
-from loopwarden.mailbox import open_mailbox
+from loopwarden.mailbox import Mailbox, Message, Token, open_mailbox
 
 __all__ = [
     # Loops
+    "DLQConsumer",
     "Heartbeat",
     "LoopActor",
     "LoopRef",
@@ -38,6 +40,9 @@ __all__ = [
     "SupportsRun",
     "beat",
     # Mailboxes
+    "Mailbox",
+    "Message",
+    "Token",
     "open_mailbox",
     # Tickets
     "Ticket",

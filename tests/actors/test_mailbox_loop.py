@@ -151,7 +151,7 @@ def test_an_acknowledge_after_the_end_of_the_lease_is_refused_and_the_loop_goes_
     MailboxLoop(jobs, lambda message: clock.advance(31), clock=clock).run(max_iterations=1, visibility_timeout=30)
 
     assert bodies(jobs) == ["slow"]
-    assert "could not be finalised and will come back" in caplog.text
+    assert "is not finalised, and comes back unless it is done" in caplog.text
 
 
 # Ending
@@ -275,6 +275,54 @@ def test_it_cannot_run_twice_at_once(jobs: Box, clock: FakeClock) -> None:
     ended.wait(timeout=5)
 
 
+def test_a_loop_that_crashed_can_be_run_again(jobs: Box, clock: FakeClock) -> None:
+    jobs.send_many(["crash", "good"])
+    seen: list[Any] = []
+
+    def handle(message: Mail) -> None:
+        seen.append(message.body)
+        if message.body == "crash":
+            raise SystemExit
+
+    loop = MailboxLoop(jobs, handle, clock=clock)
+    with pytest.raises(SystemExit):
+        loop.run()
+    loop.run(max_iterations=1)
+
+    assert seen == ["crash", "good"]
+
+
+def test_posted_work_that_raises_at_the_very_end_leaves_the_loop_ended(jobs: Box, clock: FakeClock) -> None:
+    def broken() -> None:
+        raise ValueError("posted")
+
+    loop = MailboxLoop(jobs, lambda message: None, clock=clock)
+    loop.post(broken)
+    loop.shutdown()
+
+    with pytest.raises(ValueError, match="posted"):
+        loop.run()
+
+    assert not loop.running
+    assert loop.shutdown(timeout=0)
+
+
+def test_a_prefetched_message_whose_lease_has_ended_is_not_handled_and_one_that_waited_has_a_new_lease(
+    jobs: Box, clock: FakeClock
+) -> None:
+    jobs.send_many(["slow", "waited", "lost"])
+    seen: list[Any] = []
+
+    def handle(message: Mail) -> None:
+        seen.append(message.body)
+        clock.advance(8 if message.body == "slow" else 9)
+
+    MailboxLoop(jobs, handle, prefetch=3, clock=clock).run(max_iterations=1, visibility_timeout=10)
+
+    assert seen == ["slow", "waited"]
+    assert bodies(jobs) == ["lost"]
+
+
 # The broker
 
 
@@ -298,6 +346,23 @@ def test_a_broker_that_goes_away_makes_the_loop_degraded_and_it_takes_up_work_wh
     assert seen.wait(timeout=5) == "when it is back"
     assert "the broker is away" in caplog.text
     assert ref.send(ShutdownRequest()).wait(timeout=5).clean_shutdown
+
+
+def test_work_posted_to_a_degraded_loop_runs_and_does_not_make_it_spin(jobs: Box, clock: FakeClock) -> None:
+    source = FlakySource(jobs)
+    source.break_down()
+    ran: Ticket[None] = Ticket()
+    loop = MailboxLoop(source, lambda message: None, clock=clock)
+    ended = in_background(loop)
+    clock.wait_timers()
+
+    assert loop.post(lambda: ran.complete(None))
+
+    ran.wait(timeout=5)
+    clock.wait_timers()  # it waits again, for time to pass
+    assert source.refusals <= 3
+    loop.shutdown(timeout=5)
+    ended.wait(timeout=5)
 
 
 def test_a_degraded_loop_is_stopped_at_once(jobs: Box, clock: FakeClock) -> None:
@@ -454,6 +519,62 @@ def test_a_process_request_puts_one_body_straight_through(jobs: Box, clock: Fake
 def test_a_bad_number_is_refused_by_name(jobs: Box, options: dict[str, Any]) -> None:
     with pytest.raises(InvalidParameterError, match=next(iter(options))):
         MailboxLoop(jobs, lambda message: None, **options)
+
+
+async def coroutine(message: Mail) -> None: ...
+
+
+def generator(message: Mail) -> Any:
+    yield message
+
+
+@pytest.mark.parametrize("handler", [coroutine, generator])
+def test_a_handler_that_would_return_before_it_has_done_anything_is_refused(jobs: Box, handler: Any) -> None:
+    with pytest.raises(TypeError, match="plain function"):
+        MailboxLoop(jobs, handler)
+
+
+@pytest.mark.parametrize("handler", [coroutine, generator])
+def test_a_message_whose_handler_returns_something_unfinished_is_not_acknowledged(
+    jobs: Box, clock: FakeClock, handler: Any
+) -> None:
+    jobs.send("body")
+
+    MailboxLoop(jobs, lambda message: (handler(message),)[0], clock=clock).run(max_iterations=1)
+
+    assert jobs.approximate_count() == 1
+
+
+def test_what_is_no_mailbox_is_refused() -> None:
+    with pytest.raises(TypeError, match="open_mailbox"):
+        MailboxLoop("memory://jobs", print)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  the misuse under test
+
+
+def test_the_lease_of_a_loop_is_set_where_it_is_made(jobs: Box, clock: FakeClock) -> None:
+    jobs.send("slow")
+    loop = MailboxLoop(jobs, lambda message: clock.advance(31), visibility_timeout=30, clock=clock)
+
+    loop.run(max_iterations=1)
+
+    assert bodies(jobs) == ["slow"]
+    assert loop.progress[0].processed == 0
+
+
+def test_the_last_error_of_a_handler_shows_in_the_health_and_in_the_log(
+    jobs: Box, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    ref = LoopActor.start(
+        MailboxLoop(jobs, lambda message: message.body.nothing, clock=clock), name="wrong", clock=clock
+    )
+    jobs.send("body")
+    while ref.send(HealthCheckRequest()).wait(timeout=5).failed == 0:
+        assert ref.is_alive()
+
+    status = ref.send(HealthCheckRequest()).wait(timeout=5)
+
+    assert "has no attribute 'nothing'" in str(status.last_error)
+    assert "a handler of 'jobs' raised, with delivery 1 of message" in caplog.text
+    ref.send(ShutdownRequest()).wait(timeout=5)
 
 
 def test_a_handler_that_cannot_be_called_is_refused(jobs: Box) -> None:

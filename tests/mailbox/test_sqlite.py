@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import tempfile
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -25,3 +26,77 @@ class TestSqliteMailbox(MailboxContract):
         missing = {name for name in mailbox.capabilities.__slots__ if not getattr(mailbox.capabilities, name)}
 
         assert missing == set()
+
+    def test_a_transaction_that_an_interrupt_has_left_open_is_undone_and_not_built_upon(self, clock: FakeClock) -> None:
+        jobs: SqliteMailbox[str, None] = SqliteMailbox(self.path, "jobs", clock=clock)
+        jobs.send("body")
+        [message] = jobs.receive()
+        with jobs._store.lock, jobs._store.connection("jobs") as database:
+            database.execute("BEGIN IMMEDIATE")  # as a Ctrl-C just behind it would leave it
+
+        message.acknowledge()
+        jobs.close()
+
+        again: SqliteMailbox[str, None] = SqliteMailbox(self.path, "jobs", clock=clock)
+        assert again.approximate_count() == 0
+        again.close()
+
+    def test_full_durability_flushes_what_is_sent_and_acknowledged_and_not_the_lease(self, clock: FakeClock) -> None:
+        jobs: SqliteMailbox[str, None] = SqliteMailbox(self.path, "jobs", synchronous="FULL", clock=clock)
+        levels: list[int] = []
+
+        def level() -> None:
+            with jobs._store.lock, jobs._store.connection("jobs") as database:
+                levels.extend(database.execute("PRAGMA synchronous").fetchone())
+
+        jobs.send("body")
+        level()
+        [message] = jobs.receive()
+        level()
+        message.acknowledge()
+        level()
+
+        assert levels == [2, 1, 2]
+        jobs.close()
+
+    def test_many_acknowledged_by_a_generator_that_uses_the_mailbox_do_not_deadlock(self, clock: FakeClock) -> None:
+        jobs: SqliteMailbox[int, None] = SqliteMailbox(self.path, "jobs", clock=clock)
+        jobs.send_many(range(3))
+        received = jobs.receive(max_messages=3)
+
+        assert jobs.acknowledge_many(message for message in received if jobs.approximate_count() == 3) == []
+
+        jobs.close()
+
+    def test_a_message_of_another_file_is_refused_and_touches_nothing(self, clock: FakeClock) -> None:
+        ours: SqliteMailbox[str, None] = SqliteMailbox(self.path, "jobs", clock=clock)
+        theirs: SqliteMailbox[str, None] = SqliteMailbox(self.path.with_name("other.db"), "jobs", clock=clock)
+        ours.send("ours")
+        theirs.send("theirs")
+        ours.receive()
+        foreign = theirs.receive()
+
+        assert ours.acknowledge_many(foreign) == foreign
+
+        assert ours.approximate_count() == 1
+        ours.close()
+        theirs.close()
+
+    @pytest.mark.parametrize("obstacle", ["a file in the way", "a path too long"])
+    def test_without_a_bell_everything_works_only_later(
+        self, obstacle: str, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        folder = tmp_path / ("x" * 120 if obstacle == "a path too long" else "in the way")
+        if obstacle == "a path too long":
+            folder.mkdir()
+        else:
+            folder.write_text("not a folder")
+        monkeypatch.setattr(tempfile, "tempdir", str(folder))
+        jobs: SqliteMailbox[str, None] = SqliteMailbox(self.path, "jobs", clock=clock)
+        waiting = self.in_background(lambda: jobs.receive(wait_time_seconds=20))
+        clock.wait_timers()
+
+        jobs.send("body")
+
+        assert [message.body for message in waiting.wait(self.patience)] == ["body"]
+        jobs.close()

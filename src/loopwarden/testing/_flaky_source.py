@@ -28,6 +28,8 @@ class FlakySource:
         self._broken = False
         #: Resolves when a receive was refused for the first time.
         self.refused: Ticket[None] = Ticket()
+        #: How many receives were refused.
+        self.refusals = 0
 
     @property
     def name(self) -> str:
@@ -56,6 +58,7 @@ class FlakySource:
             MailboxConnectionError: while it is broken.
         """
         if self._broken:
+            self.refusals += 1
             write(self.refused)
             raise MailboxConnectionError(self.name, "the broker is away, for a test")
         return self._mailbox.receive(

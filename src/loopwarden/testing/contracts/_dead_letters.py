@@ -149,6 +149,10 @@ class DeadLetterRules(MailboxFixtures):
         assert redriven.wait(self.patience) == 2
         assert (first, second) == (1, 2)
 
+    def test_a_single_id_is_no_list_of_ids(self, mailbox: Box) -> None:
+        with pytest.raises(InvalidParameterError, match="message_ids"):
+            mailbox.dead_letters.redrive("an-id")
+
     @pytest.mark.parametrize("rate", [0, -1, float("inf"), float("nan"), True])
     def test_a_bad_rate_is_refused(self, mailbox: Box, rate: float) -> None:
         with pytest.raises(InvalidParameterError, match="rate"):

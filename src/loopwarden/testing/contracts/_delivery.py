@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from pydantic import BaseModel
 
 from loopwarden.errors import (
     MailboxClosedError,
@@ -22,6 +23,12 @@ if TYPE_CHECKING:
     from loopwarden.testing.contracts._fixtures import Box
 
 __all__ = ["Delivery"]
+
+
+class Order(BaseModel):
+    """A body of a type of its own."""
+
+    number: int
 
 
 class Delivery(MailboxFixtures):
@@ -158,6 +165,13 @@ class Delivery(MailboxFixtures):
         assert numbers.approximate_count() == 0
         numbers.send(1)
         assert bodies(numbers.receive()) == [1]
+
+    def test_a_body_that_fits_a_model_is_received_as_that_model(self, make: Callable[..., Box]) -> None:
+        orders = make(body=Order)
+        orders.send({"number": 1})
+        orders.send(Order(number=2))
+
+        assert bodies(orders.receive(max_messages=2)) == [Order(number=1), Order(number=2)]
 
     # Counting, purging, closing.
 

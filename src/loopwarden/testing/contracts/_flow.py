@@ -191,7 +191,21 @@ class Flow(MailboxFixtures):
             question.reply(f"answer to {question.body}")
 
         assert [question.reply_to for question in questions] == ["replies", "replies"]
-        assert bodies(replies.receive(max_messages=10)) == ["answer to question", "answer to other question"]
+        answers = replies.receive(max_messages=10)
+        assert bodies(answers) == ["answer to question", "answer to other question"]
+        assert [answer.headers["in-reply-to"] for answer in answers] == [question.id for question in questions]
+
+    def test_a_redriven_message_can_still_be_replied_to(self, make: Callable[..., Box]) -> None:
+        jobs, replies = make("jobs"), make("replies")
+        jobs.send("question", reply_to=replies)
+        [message] = jobs.receive()
+        message.dead_letter("for the test")
+        jobs.dead_letters.redrive()
+
+        [again] = jobs.receive()
+        again.reply("answer")
+
+        assert bodies(replies.receive()) == ["answer"]
 
     def test_a_message_without_a_way_back_cannot_be_replied_to(self, mailbox: Box) -> None:
         mailbox.send("statement")
