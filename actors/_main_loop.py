@@ -72,5 +72,5 @@ class MainLoop(MailboxLoop[RequestT], abc.ABC, Generic[RequestT, ReplyT]):
         return reply
 
 
-#: The seeds' other name for the same.
+#: Another name for the same.
 AgentLoop = MainLoop

@@ -36,7 +36,7 @@ class SupportsRun(Protocol):
 
 @runtime_checkable
 class Runnable(Protocol):
-    """A loop as the seeds have it: what runs standing alone, in a group, and as an actor."""
+    """A loop that runs standing alone, in a group, and as an actor."""
 
     def run(
         self,

@@ -45,7 +45,7 @@ class ProbeLoopLike:
 
 
 class ForeignLoop:
-    """Somebody else's loop, as in the seeds: `run` clears the stop that came before it, nothing can be posted."""
+    """Somebody else's loop: `run` clears the stop that came before it, nothing can be posted."""
 
     def __init__(self, on_run: Any = None) -> None:
         self._lock = threading.Lock()

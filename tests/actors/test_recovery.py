@@ -1,4 +1,4 @@
-"""What becomes of messages when a worker dies, hangs, or is stopped: the seeds' recovery table, and worse."""
+"""What becomes of messages when a worker dies, hangs, or is stopped: every row of the recovery table, and worse."""
 
 from __future__ import annotations
 

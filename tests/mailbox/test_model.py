@@ -35,12 +35,21 @@ class WithRoundtrip(MailboxMachine):
         return InMemoryMailbox("jobs", max_deliveries=MAX_DELIVERIES, roundtrip=True, clock=self.clock)
 
 
-@pytest.mark.parametrize(("machine", "count"), [(InMemory, 500), (WithRoundtrip, 100)])
+@pytest.mark.parametrize(
+    ("machine", "count"),
+    [
+        (InMemory, 500),
+        (WithRoundtrip, 100),
+        pytest.param(InMemory, 5_000, marks=pytest.mark.prove),
+        pytest.param(WithRoundtrip, 1_000, marks=pytest.mark.prove),
+    ],
+)
 def test_a_mailbox_in_memory_does_what_the_model_does(machine: type[MailboxMachine], count: int) -> None:
     run_state_machine_as_test(machine, settings=runs(count))
 
 
-def test_a_mailbox_in_sqlite_does_what_the_model_does_even_if_its_process_dies(tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", [100, pytest.param(1_000, marks=pytest.mark.prove)])
+def test_a_mailbox_in_sqlite_does_what_the_model_does_even_if_its_process_dies(tmp_path: Path, count: int) -> None:
     files = itertools.count()
 
     class InSqlite(MailboxMachine):
@@ -51,4 +60,4 @@ def test_a_mailbox_in_sqlite_does_what_the_model_does_even_if_its_process_dies(t
         def open_box(self) -> Box:
             return SqliteMailbox(self.path, "jobs", max_deliveries=MAX_DELIVERIES, clock=self.clock)
 
-    run_state_machine_as_test(InSqlite, settings=runs(100))
+    run_state_machine_as_test(InSqlite, settings=runs(count))

@@ -1,4 +1,4 @@
-"""Code of the documents that the project started from, as it stands there."""
+"""Shutting down by message, without a thread of the test's own, and without sleeping."""
 
 from __future__ import annotations
 
