@@ -37,7 +37,7 @@ class MailboxLoop(Generic[T]):
 
     It is a `Runnable` and `SupportsProcess`: run it alone, or as a `LoopActor`.
 
-    >>> from loopwarden.mailbox import InMemoryMailbox, Token
+    >>> from loopwarden.mailbox import InMemoryMailbox
     >>> jobs: InMemoryMailbox[str, None] = InMemoryMailbox("jobs")
     >>> _ = jobs.send("resize")
     >>> MailboxLoop(jobs, lambda message: print(message.body)).run(max_iterations=1)
@@ -165,8 +165,7 @@ class MailboxLoop(Generic[T]):
         with self._lock:
             self._refuses = self._stopped = True
             done = self._done
-        for worker in self._workers:
-            worker.token.stop()
+        self._stop_workers()
         if threading.get_ident() in self._own_threads:
             return False  # each worker gives back its own
         self._return_unstarted(timeout)

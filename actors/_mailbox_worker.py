@@ -20,6 +20,7 @@ from loopwarden.errors import (
     MessageFinalizedError,
 )
 from loopwarden.mailbox import LeaseExtender, Token
+from loopwarden.mailbox._token import wait_with
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -158,10 +159,8 @@ class MailboxWorker:
         self.heartbeat.beat()
         if failures == 1:
             report(logging.WARNING, "the broker is away: %s", error)
-        gate = self._clock.blocking.gate()
-        self.token.attach(gate)
-        self._clock.wait(gate, self._backoff.delay(failures, self._dice.random()))  # woken by time, or by the token
-        self.token.detach(gate)
+        delay = self._backoff.delay(failures, self._dice.random())
+        wait_with(self._clock, self._clock.blocking.gate(), delay, self.token)  # woken by time, or by the token
         self.token.take_nudge()  # it has done its work: the loop looks at what was posted next
 
     def _work_off(self, visibility_timeout: float) -> None:
@@ -208,7 +207,7 @@ class MailboxWorker:
                 self.progress.fates.append(MessageFate(message_id=message.id, fate="done"))
 
     def _settled(self, message: Message[Any, Any], settle: Callable[[], None]) -> bool:
-        """Finalise a message, unless the handler has; what cannot be finalised comes back by itself."""
+        """Finalise a message, or renew its lease, unless it is finalised; if that fails, it comes back by itself."""
         if message.is_finalized:
             return False
         try:

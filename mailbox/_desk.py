@@ -140,14 +140,16 @@ class Desk(Generic[T, R]):
     def take(self, limit: int, due: float, token: Token | None) -> list[Message[T, R]]:
         """Lease what is visible."""
         shelf = self.shelf
-        entries = shelf.take(limit, due)
         messages: list[Message[T, R]] = []
-        if self.roundtrip:
-            while entries and not (entries := [entry for entry in entries if self.is_readable(entry)]):
-                entries = shelf.take(limit, due)
-        for entry in entries:
-            body = self.body(entry) if self.roundtrip else entry.body
-            messages.append(Message(self, entry, body, entry.count, entry.receipt, token))
+        while not messages and (entries := shelf.take(limit, due)):
+            for entry in entries:
+                try:
+                    body = self.body(entry)
+                except SerializationError as error:
+                    shelf.remove(entry)
+                    self.bury(entry, "its body cannot be read", str(error), readable=False)
+                else:
+                    messages.append(Message(self, entry, body, entry.count, entry.receipt, token))
         if self.waiters.gates:
             self.waiters.due_added(due)
             if shelf.has_visible:
@@ -264,13 +266,3 @@ class Desk(Generic[T, R]):
     def body(self, entry: Entry) -> Any:
         """Return the body that an entry keeps."""
         return cast("Codec[T]", self._codec).decode(entry.body) if self.roundtrip else entry.body
-
-    def is_readable(self, entry: Entry) -> bool:
-        """Say whether the body can be read; if not, the message is a dead letter now."""
-        try:
-            self.body(entry)
-        except SerializationError as error:
-            self.shelf.remove(entry)
-            self.bury(entry, "its body cannot be read", str(error), readable=False)
-            return False
-        return True

@@ -17,14 +17,13 @@ from loopwarden.mailbox._codec import Codec
 from loopwarden.mailbox._contract import Reaped
 from loopwarden.mailbox._desk import Desk
 from loopwarden.mailbox._in_memory_dead_letters import InMemoryDeadLetters
-from loopwarden.mailbox._message import Message
 from loopwarden.mailbox._parameters import (
     check_dedup_id,
     check_headers,
+    check_limits,
     check_name,
     check_receive,
     check_seconds,
-    check_whole,
 )
 from loopwarden.mailbox._shelf import Entry
 from loopwarden.mailbox._token import Token, wait_with
@@ -91,9 +90,7 @@ class InMemoryMailbox(Generic[T, R]):
         lock: Lock | None = None,
     ) -> None:
         self._name = check_name(name)
-        for parameter, value in (("max_deliveries", max_deliveries), ("max_size", max_size)):
-            if value is not None:
-                check_whole(name, parameter, value, 2**31)
+        check_limits(name, max_deliveries, max_size)
         self._clock = clock
         self._monotonic, self._wall = clock.monotonic, clock.wall  # bound once: asked with every message
         self._is_plain = body is Any and not roundtrip

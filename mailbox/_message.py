@@ -183,10 +183,6 @@ class Message(Generic[T, R]):
         self._check_open()
         return self.courier.settle_reply(self, body)
 
-    def mark_finalized(self) -> None:
-        """Note that the back end has finalised this delivery otherwise, as in a batch."""
-        self.is_finalized = True
-
     def _check_open(self) -> None:
         if self.is_finalized:
             raise MessageFinalizedError(self.courier.name, self.id)

@@ -16,10 +16,10 @@ __all__ = [
     "check_dedup_id",
     "check_headers",
     "check_ids",
+    "check_limits",
     "check_name",
     "check_receive",
     "check_seconds",
-    "check_whole",
 ]
 
 #: Seconds that a lease may last, as in SQS.
@@ -43,6 +43,13 @@ def check_whole(mailbox: str, parameter: str, value: int, most: int) -> None:
     """Refuse what is not a whole number from 1 to ``most``."""
     if type(value) is not int or not 1 <= value <= most:
         raise InvalidParameterError(mailbox, parameter, value, f"a whole number from 1 to {most}")
+
+
+def check_limits(mailbox: str, max_deliveries: int | None, max_size: int | None) -> None:
+    """Check what a mailbox is bounded by; None is no bound."""
+    for parameter, value in (("max_deliveries", max_deliveries), ("max_size", max_size)):
+        if value is not None:
+            check_whole(mailbox, parameter, value, 2**31)
 
 
 def check_receive(mailbox: str, max_messages: int, visibility_timeout: float, wait_time_seconds: float) -> None:

@@ -16,9 +16,9 @@ from loopwarden.mailbox._parameters import (
     DEDUP_WINDOW,
     check_dedup_id,
     check_headers,
+    check_limits,
     check_name,
     check_seconds,
-    check_whole,
 )
 from loopwarden.mailbox._replies import reply_target
 from loopwarden.mailbox._sqlite_dead_letters import SqliteDeadLetters
@@ -84,9 +84,7 @@ class SqliteMailbox(Generic[T, R]):
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._name = check_name(name)
-        for parameter, value in (("max_deliveries", max_deliveries), ("max_size", max_size)):
-            if value is not None:
-                check_whole(name, parameter, value, 2**31)
+        check_limits(name, max_deliveries, max_size)
         self._codec: Codec[T] = Codec(name, body)
         self._reply_type = reply
         self._max_size = max_size
@@ -166,12 +164,10 @@ class SqliteMailbox(Generic[T, R]):
                     raise MailboxClosedError(self._name)
                 with self._store.transaction(self._name) as database:
                     now = self._clock.wall()
-                    if dedup_id is not None:
-                        sent_before = self._sent_before(database, dedup_id, ids[0], now)
-                        if sent_before is not None:
-                            return [sent_before]
-                    has_room = self._has_room(database, len(bodies))
-                    if has_room:
+                    sent_before = self._sent_before(database, dedup_id, now)
+                    if sent_before is not None:
+                        return [sent_before]
+                    if self._has_room(database, len(bodies)):
                         database.executemany(
                             "INSERT INTO messages (mailbox, id, body, headers, reply_to, sent_at, visible, due)"
                             " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
@@ -189,35 +185,32 @@ class SqliteMailbox(Generic[T, R]):
                                 for message_id, body in zip(ids, bodies, strict=True)
                             ],
                         )
-                    elif dedup_id is not None:
-                        database.execute("DELETE FROM dedup WHERE mailbox = ? AND dedup_id = ?", (self._name, dedup_id))
-                if has_room:
-                    self._store.waiters(self._name).wake_one()
-                    break
+                        if dedup_id is not None:
+                            database.execute(
+                                "INSERT INTO dedup VALUES (?, ?, ?, ?)",
+                                (self._name, dedup_id, ids[0], now + DEDUP_WINDOW),
+                            )
+                        self._store.announce(self._name)
+                        return ids
                 left = deadline - self._clock.monotonic()
                 if left <= 0:
                     raise MailboxFullError(self._name, self._max_size or 0)
                 gate = self._clock.blocking.gate()
-                room.park(gate, 0.0)
+                room.park(gate)
             try:
                 self._clock.wait(gate, min(left, RECHECK))  # woken by whoever makes room here, by close, or by time
             finally:
                 with self._store.lock:
                     room.leave(gate)
-        self._store.bell.ring(self._name)
-        return ids
 
-    def _sent_before(self, database: sqlite3.Connection, dedup_id: str, message_id: str, now: float) -> str | None:
+    def _sent_before(self, database: sqlite3.Connection, dedup_id: str | None, now: float) -> str | None:
+        if dedup_id is None:
+            return None
         database.execute("DELETE FROM dedup WHERE until <= ?", (now,))
         known = database.execute(
             "SELECT message_id FROM dedup WHERE mailbox = ? AND dedup_id = ?", (self._name, dedup_id)
         ).fetchone()
-        if known is not None:
-            return str(known[0])
-        database.execute(
-            "INSERT INTO dedup VALUES (?, ?, ?, ?)", (self._name, dedup_id, message_id, now + DEDUP_WINDOW)
-        )
-        return None
+        return None if known is None else str(known[0])
 
     def _has_room(self, database: sqlite3.Connection, more: int) -> bool:
         if self._max_size is None:
@@ -252,11 +245,9 @@ class SqliteMailbox(Generic[T, R]):
         with self._store.lock:
             with self._store.transaction(self._name) as database:
                 returned, dead = self._queue.bring_back(database, self._clock.wall())
+                if returned:
+                    self._store.announce(self._name)
             due = self._queue.next_due()
-            if returned:
-                self._store.waiters(self._name).wake_one()
-        if returned:
-            self._store.bell.ring(self._name)
         return Reaped(tuple(returned), tuple(dead), None if due is None else due - self._clock.wall())
 
     # The rest.

@@ -109,9 +109,8 @@ class SqliteDeadLetters(Generic[T]):
                 ),
             )
             database.execute("DELETE FROM messages WHERE sequence = ?", (rows[0].sequence,))
-            self._store.waiters(self._mailbox).wake_one()
-        self._store.bell.ring(self._mailbox)
-        return True
+            self._store.announce(self._mailbox)
+            return True
 
     def approximate_count(self) -> int:
         """Return how many letters there are."""

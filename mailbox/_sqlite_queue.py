@@ -191,7 +191,7 @@ class SqliteQueue(Generic[B]):
                     (held if is_held else refused).append(message)
             self._made_room()
         for message in held:
-            message.mark_finalized()
+            message.is_finalized = True
         return refused
 
     def settle_acknowledge(self, message: Message[B, Any]) -> None:
@@ -201,7 +201,6 @@ class SqliteQueue(Generic[B]):
     def settle_put_back(self, message: Message[B, Any]) -> None:
         """Do what `Message.put_back` says."""
         self._change(message, _PUT_BACK)
-        self._announce()
 
     def settle_extend(self, message: Message[B, Any], timeout: float) -> None:
         """Do what `Message.extend_visibility` says."""
@@ -224,7 +223,7 @@ class SqliteQueue(Generic[B]):
                         sequence,
                     ),
                 )
-        self._announce()
+                self._store.announce(self._name)
 
     def settle_dead_letter(self, message: Message[B, Any], reason: str, error: str | None) -> None:
         """Do what `Message.dead_letter` says."""
@@ -245,6 +244,8 @@ class SqliteQueue(Generic[B]):
                 key = self._key(message, self._wall())
                 if message.is_fenced or not database.execute(statement, (*arguments, *key)).rowcount:
                     raise ReceiptHandleExpiredError(self._name, message.id, message.receipt_handle)
+                if statement is _PUT_BACK:
+                    self._store.announce(self._name)
             if statement is _DELETE:
                 self._made_room()
 
@@ -253,13 +254,10 @@ class SqliteQueue(Generic[B]):
         self._store.waiters(f"{self._name}:room").wake_all()
 
     def _check_holds(self, database: sqlite3.Connection, message: Message[B, Any]) -> tuple[int, int, float]:
-        now = self._wall()
-        if message.is_fenced or not self._holds(database, message, now):
+        key = self._key(message, self._wall())
+        if message.is_fenced or database.execute(_CHECK, key).fetchone() is None:
             raise ReceiptHandleExpiredError(self._name, message.id, message.receipt_handle)
-        return self._key(message, now)
-
-    def _holds(self, database: sqlite3.Connection, message: Message[B, Any], now: float) -> bool:
-        return database.execute(_CHECK, self._key(message, now)).fetchone() is not None
+        return key
 
     def _is_here(self, message: Message[B, Any]) -> bool:
         """Say whether it was received from this mailbox, by whichever object: elsewhere its numbers mean nothing."""
@@ -268,12 +266,6 @@ class SqliteQueue(Generic[B]):
 
     def _key(self, message: Message[B, Any], now: float) -> tuple[int, int, float]:
         return cast("Row", message.record).sequence, message.receipt, now
-
-    def _announce(self) -> None:
-        """Wake one who waits, here and elsewhere: something may be visible, or due sooner."""
-        with self._store.lock:
-            self._store.waiters(self._name).wake_one()
-        self._store.bell.ring(self._name)
 
     def _is_exhausted(self, count: int) -> bool:
         return self._max_deliveries is not None and count >= self._max_deliveries
@@ -294,11 +286,12 @@ class SqliteQueue(Generic[B]):
         except UNREADABLE as error:
             self.bury(database, row.sequence, "its headers cannot be read", str(error))
             return None
-        return Message(self, _readable(row), body, row.count + 1, row.receipt + 1, token)
+        record = row if row.source is None else _readable(row)
+        return Message(self, record, body, row.count + 1, row.receipt + 1, token)
 
 
 def _readable(row: Row) -> Row:
-    """Return the row, without its headers if they cannot be read, as those of a dead letter may be."""
+    """Return a dead letter's row, without its headers if they cannot be read; those of a message are read before."""
     try:
         _ = row.headers
     except UNREADABLE:

@@ -59,7 +59,7 @@ def receive(  # noqa: PLR0917  one caller for messages, one for letters
                 gate = clock.blocking.gate()
                 due = queue.next_due()
                 until_due = RECHECK if due is None else max(0.0, due - clock.wall())
-                waiters.park(gate, 0.0)  # it looks again soon enough by itself
+                waiters.park(gate)  # without an alarm: it looks again soon enough by itself
             wait_with(clock, gate, min(left, until_due, RECHECK), token)  # woken by a send, a bell, close, or time
     except BaseException:
         with store.lock:

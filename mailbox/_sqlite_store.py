@@ -81,12 +81,10 @@ class SqliteStore:
                 return
             if self._connection is None:
                 self._connection = self._connect()
-            elif self._connection.in_transaction:  # an interrupt has left it open
+            elif self._connection.in_transaction:  # an interrupt, or a rollback that failed, has left it open
                 self._connection.rollback()
             yield self._connection
         except sqlite3.Error as error:
-            with contextlib.suppress(sqlite3.Error, AttributeError):
-                self._connection.rollback()  # type: ignore[union-attr]  # pyright: ignore[reportOptionalMemberAccess]  there may be none
             raise MailboxConnectionError(mailbox, f"{self.path}: {error}") from error
 
     @contextlib.contextmanager

@@ -27,7 +27,7 @@ class Waiters:
         self.gates: deque[Gate] = deque()
         self._alarm = math.inf  # when the youngest wakes up to see what has become due
 
-    def park(self, gate: Gate, alarm: float) -> None:
+    def park(self, gate: Gate, alarm: float = math.inf) -> None:
         """Add the youngest, who will wake by itself at ``alarm``."""
         self.gates.append(gate)
         self._alarm = alarm
