@@ -8,24 +8,29 @@ from loopwarden.actors._actor import ActorExit, ControlActor, Deferred
 from loopwarden.actors._dlq_consumer import DLQConsumer
 from loopwarden.actors._eval_loop import EvalLoop, EvalResult, Sample
 from loopwarden.actors._inlet import Inlet
-from loopwarden.actors._loop_actor import LoopActor, LoopRef
+from loopwarden.actors._loop_actor import LoopActor
+from loopwarden.actors._loop_ref import LoopRef
 from loopwarden.actors._mailbox_loop import MailboxLoop
-from loopwarden.actors._mailbox_worker import beat
+from loopwarden.actors._mailbox_worker import beat, stop_asked
 from loopwarden.actors._main_loop import AgentLoop, MainLoop
 from loopwarden.actors._messages import (
+    AbandonRequest,
+    AbandonResult,
     ControlMessage,
     HealthCheckRequest,
     HealthStatus,
     ProcessRequest,
+    RecallRequest,
     Request,
     ShutdownConfirmRequest,
     ShutdownRequest,
     ShutdownResult,
 )
-from loopwarden.actors._progress import Activity, InHand, MessageFate, Progress
+from loopwarden.actors._progress import Activity, InHand, MessageFate, Progress, WorkerStatus
 from loopwarden.actors._ref import ControlRef, check_health
-from loopwarden.actors._runnable import Runnable, SupportsProcess, SupportsRun
+from loopwarden.actors._runnable import Runnable, SupportsProcess, SupportsRecovery, SupportsRun
 from loopwarden.actors._state import LoopState
+from loopwarden.actors._zombies import ZOMBIES, Zombies
 
 __all__ = [
     # Actors and their refs
@@ -40,16 +45,20 @@ __all__ = [
     "check_health",
     "wait_all",
     # Control messages
+    "AbandonRequest",
     "ControlMessage",
     "HealthCheckRequest",
     "ProcessRequest",
+    "RecallRequest",
     "Request",
     "ShutdownConfirmRequest",
     "ShutdownRequest",
     # Answers
+    "AbandonResult",
     "HealthStatus",
     "MessageFate",
     "ShutdownResult",
+    "WorkerStatus",
     # Loops that are included
     "AgentLoop",
     "DLQConsumer",
@@ -59,6 +68,10 @@ __all__ = [
     "MainLoop",
     "Sample",
     "beat",
+    "stop_asked",
+    # Threads that were given up
+    "ZOMBIES",
+    "Zombies",
     # Loops of your own
     "Activity",
     "Heartbeat",
@@ -68,5 +81,6 @@ __all__ = [
     "Progress",
     "Runnable",
     "SupportsProcess",
+    "SupportsRecovery",
     "SupportsRun",
 ]

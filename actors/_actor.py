@@ -7,7 +7,7 @@ import logging
 import threading
 import weakref
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast, final
+from typing import TYPE_CHECKING, Any, TypeVar, cast, final
 
 import pykka
 from pykka.messages import ProxyCall, ProxyGetAttr, ProxySetAttr
@@ -16,9 +16,10 @@ from typing_extensions import override
 from loopwarden._blocking import SYSTEM
 from loopwarden._log import describe, report
 from loopwarden._ticket import Ticket, write
+from loopwarden.actors._envelope import refuse, tickets_of
 from loopwarden.actors._forgotten import forget, remember
 from loopwarden.actors._inbox import Inbox
-from loopwarden.actors._messages import Request, TicketCarrier
+from loopwarden.actors._messages import TicketCarrier
 from loopwarden.actors._ref import ControlRef
 from loopwarden.clock import SYSTEM_CLOCK, Clock
 from loopwarden.errors import ActorDeadError, UnsupportedRequestError
@@ -29,9 +30,11 @@ from pykka.messages import _ActorStop  # pyright: ignore[reportPrivateUsage]  # 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from loopwarden.actors._inbox import Envelope
+    from loopwarden.actors._envelope import Envelope
 
 __all__ = ["ActorExit", "ControlActor", "Deferred"]
+
+T = TypeVar("T")
 
 _PYKKA_MESSAGES = frozenset((_ActorStop, ProxyCall, ProxyGetAttr, ProxySetAttr))
 _thread_numbers = itertools.count()
@@ -40,10 +43,11 @@ _thread_numbers = itertools.count()
 @final
 @dataclass(frozen=True, slots=True)
 class ActorExit:
-    """The end of an actor: who it was, and what ended it if it was not asked to end."""
+    """The end of an actor: who it was, what ended it if something did, and whether somebody asked for the end."""
 
     actor: str
     cause: BaseException | None
+    asked: bool = False
 
 
 @final
@@ -61,7 +65,7 @@ class Deferred:
             raise TypeError(f"Deferred takes a Ticket, got {self.ticket!r}")
 
 
-class _EndTicket(Ticket[ActorExit]):
+class _SharedTicket(Ticket[T]):
     """Shared by all who watch an actor, so none of them may cancel it for the others."""
 
     @override
@@ -81,6 +85,8 @@ class ControlActor(pykka.ThreadingActor):
     """  # noqa: D415  the first sentence is the list
 
     use_daemon_thread = True
+    #: Whether it is ready when ``on_start`` has returned; otherwise a subclass says when.
+    _is_ready_when_started = True
 
     def __init__(self, *, clock: Clock = SYSTEM_CLOCK) -> None:
         super().__init__()
@@ -89,11 +95,14 @@ class ControlActor(pykka.ThreadingActor):
         self._inbox = Inbox(clock.blocking)
         self.actor_inbox = cast("Any", self._inbox)  # Pykka's envelopes are its own; nobody else reads them
         #: See `ControlRef.ended`.
-        self.ended: Ticket[ActorExit] = _EndTicket(clock.blocking)
+        self.ended: Ticket[ActorExit] = _SharedTicket(clock.blocking)
+        #: See `ControlRef.ready`.
+        self.ready: Ticket[None] = _SharedTicket(clock.blocking)
         #: The threads that would wait for themselves if they waited for this actor's end.
         self.own_threads: set[int] = set()
         self._started = clock.blocking.slot()
         self._ending = False
+        self._was_asked = False
         self._cause: BaseException | None = None
         self._deferred: dict[object, Envelope] = {}
         self._unclaimed_lock = (
@@ -161,10 +170,10 @@ class ControlActor(pykka.ThreadingActor):
         """
         name = str(self._actor_ref)
 
-        def refuse(_message: object) -> object:
+        def refuse_all(_message: object) -> object:
             raise ActorDeadError(name, cause)
 
-        return refuse
+        return refuse_all
 
     def _end(self, cause: BaseException | None = None) -> None:
         """End after the message that is being handled."""
@@ -203,6 +212,8 @@ class ControlActor(pykka.ThreadingActor):
     def _live(self) -> BaseException | None:
         cause = _raised_by(self.on_start)
         if cause is None:
+            if self._is_ready_when_started:
+                write(self.ready)
             cause = self._serve()
             pykka.ActorRegistry.unregister(self._actor_ref)
             self.actor_stopped.set()
@@ -243,6 +254,7 @@ class ControlActor(pykka.ThreadingActor):
         pykka.ActorRegistry.unregister(self._actor_ref)
         self.actor_stopped.set()
         name = str(self._actor_ref)
+        ended = ActorExit(name, cause, self._was_asked)
         if cause is not None:
             report(logging.ERROR, "%s was ended by %s", name, describe(cause), error=cause)
         try:
@@ -250,9 +262,11 @@ class ControlActor(pykka.ThreadingActor):
         except BaseException as error:  # noqa: BLE001  a hook that fails must not leave tickets behind
             report(logging.ERROR, "the epilogue of %s raised", name, error=error)
             answer = ControlActor._epilogue(self, cause)
-        self._inbox.close(lambda envelope: _refuse(envelope, answer))
+        self._inbox.close(lambda envelope: refuse(envelope, answer))
         forget(self.actor_ref)
-        if not write(self.ended, ActorExit(name, cause)):
+        if not self.ready.is_ready():
+            write(self.ready, error=ActorDeadError(name, cause))
+        if not write(self.ended, ended):
             self._count_unclaimed()
         for key in tuple(self._deferred):
             envelope = self._deferred.pop(key, None)  # None: its answer arrived just now
@@ -264,6 +278,7 @@ class ControlActor(pykka.ThreadingActor):
         if type(message) not in _PYKKA_MESSAGES:
             return self.on_receive(message)
         if type(message) is _ActorStop:
+            self._was_asked = True
             self._asked_to_stop()
             return Deferred(self.ended.map(lambda _: None))
         return super()._handle_receive(message)
@@ -290,7 +305,7 @@ class ControlActor(pykka.ThreadingActor):
 
     def _answer(self, envelope: Envelope, result: object, error: BaseException | None) -> bool:
         """Answer every ticket of an envelope; false if there is none."""
-        tickets = _tickets_of(envelope)
+        tickets = tickets_of(envelope)
         for ticket in tickets:
             if not write(ticket, result, error):
                 self._count_unclaimed()
@@ -302,10 +317,10 @@ class ControlActor(pykka.ThreadingActor):
 
 
 def _close_unlaunched(inbox: Inbox, name: str) -> None:
-    def refuse(_message: object) -> object:
+    def refuse_all(_message: object) -> object:
         raise ActorDeadError(name)
 
-    inbox.close(lambda envelope: _refuse(envelope, refuse))
+    inbox.close(lambda envelope: refuse(envelope, refuse_all))
 
 
 def _raised_by(hook: Callable[[], object]) -> BaseException | None:
@@ -315,27 +330,3 @@ def _raised_by(hook: Callable[[], object]) -> BaseException | None:
     except BaseException as error:  # noqa: BLE001  isolates user code
         return error
     return None
-
-
-def _tickets_of(envelope: Envelope) -> list[Ticket[Any]]:
-    message, ticket = envelope
-    tickets = [] if ticket is None else [ticket]
-    if issubclass(type(message), TicketCarrier):
-        carried = cast("Request[Any]", message).ticket
-        if carried is not None and carried is not ticket:
-            tickets.append(carried)
-    return tickets
-
-
-def _refuse(envelope: Envelope, answer: Callable[[object], object]) -> None:
-    """Answer an envelope that came after the end; on whichever thread put it there."""
-    tickets = _tickets_of(envelope)
-    if not tickets:
-        return
-    result, error = None, None
-    try:
-        result = answer(envelope[0])
-    except BaseException as refusal:  # noqa: BLE001  the refusal is the answer
-        error = refusal
-    for ticket in tickets:
-        write(ticket, result, error)

@@ -46,6 +46,11 @@ class Helper:
             self._has_thread = True
         self._jobs.post(job)
 
+    def run_once(self, job: Callable[[], object]) -> None:
+        """Run a single job, on a thread for it alone."""
+        self.submit(job)
+        self.close()
+
     def close(self) -> None:
         """Let the thread end after the jobs that it has."""
         self._jobs.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import queue
-from typing import TYPE_CHECKING, Any, TypeAlias, final
+from typing import TYPE_CHECKING, final
 
 from loopwarden._log import report
 
@@ -12,12 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from loopwarden._blocking import Blocking, WorkQueue
-    from loopwarden._ticket import Ticket
+    from loopwarden.actors._envelope import Envelope
 
-__all__ = ["Envelope", "Inbox"]
-
-#: A message, and the ticket that takes the answer.
-Envelope: TypeAlias = "tuple[Any, Ticket[Any] | None]"
+__all__ = ["Inbox"]
 
 
 @final

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar, cast, final
 
@@ -12,72 +13,40 @@ from loopwarden._log import describe, report
 from loopwarden._ticket import Ticket, write
 from loopwarden.actors._actor import ControlActor, Deferred
 from loopwarden.actors._helper import Helper
+from loopwarden.actors._loop_ref import LoopRef, cannot_process
 from loopwarden.actors._messages import (
+    AbandonRequest,
+    AbandonResult,
     HealthCheckRequest,
     HealthStatus,
     ProcessRequest,
+    RecallRequest,
     Request,
     ShutdownConfirmRequest,
     ShutdownRequest,
     ShutdownResult,
 )
-from loopwarden.actors._progress import Progress
-from loopwarden.actors._ref import ControlRef
-from loopwarden.actors._runnable import SupportsProcess, SupportsRun, check_loop
+from loopwarden.actors._runnable import SupportsProcess, SupportsRecovery, SupportsRun, check_loop
 from loopwarden.actors._state import Lifecycle, LifeEvent, LoopState
+from loopwarden.actors._stopper import Stopper
+from loopwarden.actors._vitals import Vitals
 from loopwarden.actors._worker import Worker
+from loopwarden.actors._zombies import ZOMBIES
 from loopwarden.clock import SYSTEM_CLOCK, Clock
-from loopwarden.errors import ActorDeadError, LoopNotRunningError, UnsupportedRequestError
+from loopwarden.errors import ActorDeadError, LoopAbandonedError, LoopNotRunningError, UnsupportedRequestError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from loopwarden._heartbeat import Heartbeat
-
-__all__ = ["LoopActor", "LoopRef"]
+__all__ = ["LoopActor"]
 
 R = TypeVar("R")
-
-#: Seconds before a loop that may not have heard is asked to stop again, and the most that this doubles to.
-#: A foreign `run` may have cleared the stop that came just before it, and then nothing else would ever end it.
-FIRST_REMINDER = 0.05
-LAST_REMINDER = 5.0
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class _WorkerEnded:
     cause: BaseException | None
-
-
-class LoopRef(ControlRef):
-    """A ref to a `LoopActor`."""
-
-    def __init__(self, actor: LoopActor) -> None:
-        self.name = actor.name
-        self._loop = actor.loop
-        self._lifecycle = actor.lifecycle
-        super().__init__(actor)
-
-    def post(self, work: Callable[[], object]) -> bool:
-        """Hand ``work`` to the worker; true only while the loop is running.
-
-        What is accepted runs on the worker, also when a stop follows at once, unless the loop itself fails.
-        What is refused never runs.
-
-        Raises:
-            UnsupportedRequestError: if the loop cannot take work from outside.
-            TypeError: if ``work`` cannot be called.
-        """
-        if not callable(work):
-            raise TypeError(f"post() takes something to call, got {work!r}")
-        if not isinstance(self._loop, SupportsProcess):
-            raise _cannot_process(self.name, "post()", self._loop)
-        return self._lifecycle.state is LoopState.RUNNING and self._loop.post(work)
-
-    @override
-    def __str__(self) -> str:
-        return f"LoopActor {self.name!r}"
 
 
 class LoopActor(ControlActor):
@@ -99,35 +68,36 @@ class LoopActor(ControlActor):
         loop: What to run: ours or anybody's.
         name: What the loop is called in its answers, its threads and the log.
         clock: The time it lives by.
+        restarts: How often the loop was started before, for its health.
     """
 
-    def __init__(self, loop: SupportsRun, name: str | None = None, *, clock: Clock = SYSTEM_CLOCK) -> None:
+    _is_ready_when_started = False
+
+    def __init__(
+        self, loop: SupportsRun, name: str | None = None, *, clock: Clock = SYSTEM_CLOCK, restarts: int = 0
+    ) -> None:
         check_loop(loop)
         if name is not None and (not isinstance(name, str) or not name):  # pyright: ignore[reportUnnecessaryIsInstance]  a caller without types
             raise TypeError(f"name must be a non-empty string, got {name!r}")
         self.name = name or type(loop).__name__
         self.loop = loop
         self.lifecycle = Lifecycle(clock.blocking)
+        self.vitals = Vitals(loop)
+        self._restarts = restarts
         super().__init__(clock=clock)
         self._thread_name = f"{self.name}-control"
-        self._heartbeat: Heartbeat | None = getattr(loop, "heartbeat", None)
-        progress: object = getattr(loop, "progress", None)
-        workers = cast("tuple[object, ...]", progress) if isinstance(progress, tuple) else (progress,)
-        # Other people's loops may use the name for something else.
-        self._workers = tuple(worker for worker in workers if isinstance(worker, Progress))
-        self._helper = Helper(f"{self.name}-helper", clock.blocking)
-        self._stopper = Helper(f"{self.name}-stopper", clock.blocking)
         self._worker = Worker(
             loop,
             self.lifecycle,
+            self._worker_entered,
             self._worker_ended,
             name=f"{self.name}-worker",
             blocking=clock.blocking,
             own_threads=self.own_threads,
         )
+        self._stopper = Stopper(loop, self.name, self._worker.ended, clock)
         self._final: Ticket[ShutdownResult] = Ticket(clock.blocking)
         self._stopping_since: float | None = None
-        self._shutdown_error: BaseException | None = None
 
     @classmethod
     @override
@@ -168,7 +138,7 @@ class LoopActor(ControlActor):
         self._worker.start()
 
     @override
-    def on_receive(self, message: object) -> object:
+    def on_receive(self, message: object) -> object:  # noqa: PLR0911  one answer for each request
         match message:
             case HealthCheckRequest():
                 return self._health()
@@ -178,6 +148,10 @@ class LoopActor(ControlActor):
                 return Deferred(self._final)
             case ProcessRequest():
                 return self._process(message.body)
+            case RecallRequest():
+                return isinstance(self.loop, SupportsRecovery) and self.loop.recall(message.worker)
+            case AbandonRequest():
+                return self._abandon(message)
             case _WorkerEnded():
                 if message.cause is None and self._stopping_since is None:
                     report(logging.INFO, "loop %r returned without being asked to stop", self.name)
@@ -192,11 +166,8 @@ class LoopActor(ControlActor):
 
     def _health(self, error: BaseException | None = None) -> HealthStatus:
         state = self.lifecycle.state
-        beating = [worker.heartbeat for worker in self._workers if worker.heartbeat is not None]
-        heartbeat = min(beating, key=lambda each: each.last_beat) if beating else self._heartbeat
-        doing = [] if state.has_ended else [worker.snapshot() for worker in self._workers]
-        # One that works says more than ten that wait.
-        activity, since, _ = max(doing, key=lambda each: each[2] is not None, default=(None, None, None))
+        heartbeat = self.vitals.oldest_heartbeat()
+        activity, since = (None, None) if state.has_ended else self.vitals.doing()
         return HealthStatus(
             loop_name=self.name,
             state=state,
@@ -205,12 +176,14 @@ class LoopActor(ControlActor):
             heartbeat_age=None if heartbeat is None else heartbeat.age(),
             activity=activity,
             activity_since=since,
-            in_hand=tuple(in_hand for _, _, in_hand in doing if in_hand is not None),
-            processed=sum(worker.processed for worker in self._workers),
-            failed=sum(worker.failed for worker in self._workers),
-            returned=sum(worker.returned for worker in self._workers),
+            in_hand=() if state.has_ended else self.vitals.in_hand(),
+            workers=() if state.has_ended else self.vitals.statuses(),
+            processed=self.vitals.total("processed"),
+            failed=self.vitals.total("failed"),
+            returned=self.vitals.total("returned"),
+            restarts=self._restarts,
             unclaimed_replies=self.unclaimed_replies,
-            last_error=next((worker.last_error for worker in self._workers if worker.last_error is not None), None),
+            last_error=self.vitals.last_error,
             error=None if error is None else describe(error),
         )
 
@@ -219,7 +192,7 @@ class LoopActor(ControlActor):
     def _process(self, body: object) -> Deferred:
         loop = self.loop
         if not isinstance(loop, SupportsProcess):
-            raise _cannot_process(self.name, "ProcessRequest", loop)
+            raise cannot_process(self.name, "ProcessRequest", loop)
         state = self.lifecycle.state
         if state not in {LoopState.STARTING, LoopState.RUNNING}:
             raise LoopNotRunningError(self.name, state)
@@ -243,9 +216,7 @@ class LoopActor(ControlActor):
             except BaseException as error:  # noqa: BLE001  isolates user code
                 write(reply, error=error)
 
-        # By the helper: `post` is the loop's own code, and jobs keep their order, so what was asked before a
-        # stop is offered before it.
-        self._helper.submit(offer)
+        self._stopper.offer(offer)  # `post` is the loop's own code
         return Deferred(reply)
 
     # Stopping.
@@ -255,7 +226,7 @@ class LoopActor(ControlActor):
         reply = self._final.map(lambda result: result)
 
         def give_up() -> None:
-            write(reply, self._result(clean=False, error=self._shutdown_error))
+            write(reply, self._result(clean=False, error=self._stopper.error))
 
         if timeout == 0:
             give_up()
@@ -278,32 +249,43 @@ class LoopActor(ControlActor):
         if before is LoopState.STOPPING or before.has_ended:
             return
         self._stopping_since = self.clock.monotonic()
-        if not self._helper.is_used:
-            self._helper.submit(lambda: self._stop_loop(timeout))
-            return
-        # What was asked before the stop is offered before it, unless the loop's own `post` blocks.
-        offered: Ticket[None] = Ticket(self.clock.blocking)
-        self._helper.submit(lambda: offered.complete(None))
-        self._stopper.submit(lambda: offered.wait_ready(FIRST_REMINDER, self.clock))
-        self._stopper.submit(lambda: self._stop_loop(timeout))
+        self._was_asked = True
+        self._stopper.stop(timeout)
 
-    def _stop_loop(self, timeout: float) -> None:
-        """Tell the loop to stop, and again until it has ended if it may not have heard; runs on a helper."""
-        reminder = FIRST_REMINDER
-        while True:
-            heard = False
+    # Giving up.
+
+    def _abandon(self, request: AbandonRequest) -> Deferred | AbandonResult:
+        in_hand = self.vitals.in_hand()
+        if request.worker is not None:
+            status = self.vitals.find(request.worker)
+            if status is None or request.last_heartbeat not in {None, status.last_heartbeat}:
+                return AbandonResult(abandoned=False)
+            in_hand = () if status.in_hand is None else (status.in_hand,)
+        loop = self.loop if isinstance(self.loop, SupportsRecovery) else None
+        zombie = None if loop is None or request.worker is None else loop.replace(request.worker)
+        ZOMBIES.add(f"{self.name}-worker", self._worker.ended if zombie is None else zombie)
+        text = f"abandoned: {request.reason}" if request.reason else "abandoned"
+        given_back: Ticket[AbandonResult] = Ticket(self.clock.blocking)
+
+        def give_back() -> None:
             try:
-                # A loop that says it is running has its entrance behind it, and will not clear the stop.
-                is_running = getattr(self.loop, "running", False) is True
-                self.loop.shutdown(timeout=timeout if is_running else min(timeout, reminder))
-                heard = isinstance(self.loop, SupportsProcess)  # which promises to remember it
-            except BaseException as error:  # noqa: BLE001  isolates user code
-                self._shutdown_error = error
-                report(logging.ERROR, "shutdown() of loop %r raised", self.name, error=error)
-            if heard or self._worker.ended.wait_ready(reminder, self.clock):
-                return
-            timeout = 0.0
-            reminder = min(2 * reminder, LAST_REMINDER)
+                if loop is not None:
+                    loop.give_back(request.worker if zombie is not None else None, text)
+            finally:
+                write(given_back, AbandonResult(abandoned=True, replaced=True, in_hand=in_hand))
+
+        # On a thread of its own: the helper may be the one that hangs.
+        Helper(f"{self.name}-returns", self.clock.blocking).run_once(give_back)
+        if zombie is not None:
+            self.vitals.renew()
+            return Deferred(given_back)
+        self._end(LoopAbandonedError(self.name, request.reason))
+        return AbandonResult(abandoned=True, in_hand=in_hand)
+
+    def _worker_entered(self) -> None:
+        """Say that the loop runs; on the worker, as its first act."""
+        self.vitals.thread_id = threading.get_ident()
+        write(self.ready)
 
     def _worker_ended(self, cause: BaseException | None) -> None:
         """Tell the actor; runs on the worker, as its last act."""
@@ -315,7 +297,7 @@ class LoopActor(ControlActor):
             loop_name=self.name,
             clean_shutdown=clean,
             duration=0.0 if since is None else self.clock.monotonic() - since,
-            fates=tuple(fate for worker in self._workers for fate in tuple(worker.fates)),
+            fates=self.vitals.fates,
             error=None if error is None else describe(error),
         )
 
@@ -324,7 +306,6 @@ class LoopActor(ControlActor):
         if self._worker.is_started and not self._worker.ended.is_ready():
             # The actor itself was lost: nobody will hear of the worker any more, so it is at least told to stop.
             self._begin_stop(0.0)
-        self._helper.close()
         self._stopper.close()
         self.lifecycle.move(LifeEvent.RETURN if cause is None else LifeEvent.CRASH)
         result = self._result(clean=cause is None, error=cause)
@@ -342,9 +323,3 @@ class LoopActor(ControlActor):
                     return refuse(message)
 
         return answer
-
-
-def _cannot_process(name: str, request: str, loop: object) -> UnsupportedRequestError:
-    return UnsupportedRequestError(
-        f"loop {name!r}", request, f"{type(loop).__name__} has no post() and process(), see SupportsProcess"
-    )

@@ -5,14 +5,16 @@ from __future__ import annotations
 import inspect
 import threading
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from loopwarden._backoff import Backoff
-from loopwarden._ticket import Ticket, write
+from loopwarden._ticket import Ticket
 from loopwarden.actors._mailbox_worker import MailboxWorker
+from loopwarden.actors._shift import Shift
 from loopwarden.clock import SYSTEM_CLOCK, Clock
 from loopwarden.errors import InvalidParameterError
-from loopwarden.mailbox import InMemoryMailbox, Token
+from loopwarden.mailbox import InMemoryMailbox
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -85,25 +87,28 @@ class MailboxLoop(Generic[T]):
         self._source = source
         self._handler = handler
         self._clock = clock
-        self._workers = [
-            MailboxWorker(
-                source,
-                handler,
-                self._run_posted,
-                crash_on=crash_on,
-                backoff=backoff,
-                prefetch=prefetch,
-                longest_lease=longest_lease,
-                clock=clock,
-            )
-            for _ in range(concurrency)
-        ]
-        self._lock = clock.blocking.lock()  # guards _refuses together with _posted, and _done
+        self._halted = False  # set before the tokens are stopped, so that a worker with a new one sees it
+        self._make_worker = partial(
+            MailboxWorker,
+            source,
+            handler,
+            self._run_posted,
+            lambda: self._halted,
+            crash_on=crash_on,
+            backoff=backoff,
+            prefetch=prefetch,
+            longest_lease=longest_lease,
+            clock=clock,
+        )
+        self._workers = [self._make_worker() for _ in range(concurrency)]
+        self._replaced: list[MailboxWorker] = []  # whose messages are still to be given back
+        # Guards _refuses together with _posted, _shift together with _done, and _workers against two changes at once.
+        self._lock = clock.blocking.lock()
         self._refuses = False
         self._posted: deque[Callable[[], object]] = deque()
         self._stopped = False
+        self._shift: Shift | None = None
         self._done: Ticket[None] | None = None
-        self._own_threads: set[int] = set()
 
     # Runnable.
 
@@ -123,58 +128,59 @@ class MailboxLoop(Generic[T]):
         lease = self._lease if visibility_timeout is None else visibility_timeout
         wait = self._wait if wait_time_seconds is None else wait_time_seconds
         done: Ticket[None] = Ticket(self._clock.blocking)
+        shift = Shift(
+            lambda worker: worker.run(max_iterations, lease, wait),
+            self._stop_workers,
+            name=self._source.name,
+            blocking=self._clock.blocking,
+        )
         with self._lock:
-            if self._done is not None:
+            if self._shift is not None:
                 raise RuntimeError(f"the loop over {self._source.name!r} is running already")
-            self._done = done
-            self._refuses = self._stopped
-            if not self._stopped:
-                for worker in self._workers:
-                    worker.token = Token()  # the last run may have ended with a crash, which stops them all
-        failures: list[BaseException] = []
-        others: list[Ticket[None]] = []
+            self._shift, self._done = shift, done
+            self._refuses = self._halted = self._stopped
+            for worker in self._workers:
+                worker.renew(with_token=not self._stopped)  # the last run may have ended with a crash, which stops all
         try:
-            for number, worker in enumerate(self._workers[1:], 1):
-                ended: Ticket[None] = Ticket(self._clock.blocking)
-                job = self._job(worker, failures, ended, max_iterations, lease, wait)
-                self._clock.blocking.start_thread(job, f"{self._source.name}-worker-{number}")
-                others.append(ended)
-            self._job(self._workers[0], failures, Ticket(), max_iterations, lease, wait)()
+            shift.begin(self._workers)
         except BaseException:
             self._stop_workers()
             raise
         finally:
             try:
-                for ended in others:
-                    ended.wait()  # resolved by each worker as its last act
+                shift.over.wait()
                 with self._lock:
                     self._refuses = True
-                if not failures:
+                if not shift.failures:
                     self._run_posted()
             finally:
-                self._done = None
+                self._shift = self._done = None
                 done.complete(None)
-        if failures:
-            raise failures[0]
+        if shift.failures:
+            raise shift.failures[0]
 
     def shutdown(self, *, timeout: float = 30.0) -> bool:
         """Stop: wake the polls, give back what is not started, and wait for what is in hand.
 
         Called from a handler of this loop, it does not wait, and returns false.
         """
+        done, shift = self._done, self._shift
+        nothing_to_return = self.shutdown_nowait()
+        if shift is not None and threading.get_ident() in shift.threads:
+            return False  # each worker gives back its own
+        if not nothing_to_return:
+            self._return_unstarted(timeout)
+        return done is None or done.wait_ready(timeout, self._clock)
+
+    def shutdown_nowait(self) -> bool:
+        """Stop, without waiting for anything; false if there is something to give back, which may take time."""
         with self._lock:
             self._refuses = self._stopped = True
-            done = self._done
         self._stop_workers()
-        if threading.get_ident() in self._own_threads:
-            return False  # each worker gives back its own
-        self._return_unstarted(timeout)
-        return done is None or done.wait_ready(timeout, self._clock)
+        return not any(worker.prefetched for worker in self._workers)
 
     def _return_unstarted(self, timeout: float) -> None:
         """Give back what is not started while the workers are busy; a store that hangs must not hang the stop."""
-        if not any(worker.prefetched for worker in self._workers):
-            return
         returned: Ticket[None] = Ticket(self._clock.blocking)
 
         def give_back() -> None:
@@ -222,6 +228,38 @@ class MailboxLoop(Generic[T]):
         [message] = box.receive()
         return self._handler(message)
 
+    # SupportsRecovery.
+
+    def recall(self, worker: int) -> bool:
+        """Stop the token of one worker, which goes on with a new one."""
+        for each in self._workers:
+            if each.progress.worker == worker:
+                each.recall()
+                return True
+        return False
+
+    def replace(self, worker: int) -> Ticket[None] | None:
+        """Let another worker do the work of one; not if it is the only one, whose thread is that of `run`."""
+        shift = self._shift
+        if shift is None or len(self._workers) == 1:
+            return None
+        with self._lock:
+            old = next((each for each in self._workers if each.progress.worker == worker), None)
+            if old is None:
+                return None
+            new = self._make_worker()
+            self._workers = [new if each is old else each for each in self._workers]
+            self._replaced.append(old)
+        shift.replace(old, new)
+        return old.ended
+
+    def give_back(self, worker: int | None, error: str) -> None:
+        """Give back what one worker, or all, have in hand or prefetched, and fence them."""
+        for each in (*self._replaced, *self._workers):
+            if worker is None or each.progress.worker == worker:
+                each.give_back(error)
+        self._replaced = [each for each in self._replaced if each.progress.worker != worker]
+
     def _run_posted(self) -> None:
         """Run what was posted; on a worker."""
         while self._posted:
@@ -231,29 +269,8 @@ class MailboxLoop(Generic[T]):
                 return
             work()
 
-    def _job(  # noqa: PLR0917  two callers, both above
-        self,
-        worker: MailboxWorker,
-        failures: list[BaseException],
-        ended: Ticket[None],
-        max_iterations: int | None,
-        visibility_timeout: float,
-        wait_time_seconds: float,
-    ) -> Callable[[], None]:
-        def job() -> None:
-            self._own_threads.add(threading.get_ident())
-            try:
-                worker.run(max_iterations, visibility_timeout, wait_time_seconds)
-            except BaseException as error:  # noqa: BLE001  isolates user code: `run` raises it when all have ended
-                failures.append(error)
-                self._stop_workers()
-            finally:
-                self._own_threads.discard(threading.get_ident())
-                write(ended)
-
-        return job
-
     def _stop_workers(self) -> None:
+        self._halted = True
         for worker in self._workers:
             worker.token.stop()  # each gives back its own
 

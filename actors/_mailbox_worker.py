@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import random
 import threading
 from collections import deque
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, final
 
 from loopwarden._heartbeat import Heartbeat
 from loopwarden._log import describe, report
+from loopwarden._ticket import Ticket
 from loopwarden.actors._progress import MessageFate, Progress
 from loopwarden.errors import (
     MailboxClosedError,
@@ -29,9 +31,12 @@ if TYPE_CHECKING:
     from loopwarden.clock import Clock
     from loopwarden.mailbox import Message
 
-__all__ = ["MailboxWorker", "Source", "beat"]
+__all__ = ["MailboxWorker", "Source", "beat", "stop_asked"]
 
 T = TypeVar("T")
+
+#: Seconds that a store has to take a message back before the worker that was given up is fenced nevertheless.
+FENCE_AFTER = 1.0
 
 
 class Source(Protocol[T]):
@@ -49,9 +54,9 @@ class Source(Protocol[T]):
 
 
 class _Current(threading.local):
-    """The heartbeat of the worker that this thread is."""
+    """The worker that this thread is."""
 
-    heartbeat: Heartbeat | None = None
+    worker: MailboxWorker | None = None
 
 
 _current = _Current()
@@ -62,8 +67,16 @@ def beat() -> None:
 
     Outside of a handler it does nothing.
     """
-    if _current.heartbeat is not None:
-        _current.heartbeat.beat()
+    if _current.worker is not None:
+        _current.worker.heartbeat.beat()
+
+
+def stop_asked() -> bool:
+    """Say, inside a handler, whether its worker was told to stop: a long one may then raise, and is tried again.
+
+    Outside of a handler it is false.
+    """
+    return _current.worker is not None and _current.worker.token.stopped
 
 
 @final
@@ -74,6 +87,7 @@ class MailboxWorker:
         source: Where messages come from.
         handler: Called with each message.
         run_posted: Runs the work that was posted to the loop.
+        is_stopped: Says whether the whole loop is stopped.
         crash_on: Classes of exceptions that end the loop.
         backoff: How long a message whose handler raised stays away.
         prefetch: How many messages one receive may return.
@@ -86,6 +100,7 @@ class MailboxWorker:
         source: Source[Any],
         handler: Callable[[Message[Any, Any]], object],
         run_posted: Callable[[], None],
+        is_stopped: Callable[[], bool],
         *,
         crash_on: tuple[type[BaseException], ...],
         backoff: Backoff,
@@ -96,6 +111,7 @@ class MailboxWorker:
         self._source = source
         self._handler = handler
         self._run_posted = run_posted
+        self._is_stopped = is_stopped
         self._crash_on = crash_on
         self._backoff = backoff
         self._batch = prefetch
@@ -106,15 +122,58 @@ class MailboxWorker:
         self.heartbeat = Heartbeat(clock)
         self.progress = Progress(clock, self.heartbeat)
         self.prefetched: deque[Message[Any, Any]] = deque()
+        self._in_hand: Message[Any, Any] | None = None
+        self._is_recalled = False
+        #: True once somebody else does its work.
+        self.is_abandoned = False
+        #: Resolves when the thread that works has ended.
+        self.ended: Ticket[None] = Ticket(clock.blocking)
+
+    def renew(self, *, with_token: bool) -> None:
+        """Make ready for another run."""
+        self.ended = Ticket(self._clock.blocking)
+        self._is_recalled = False
+        if with_token:
+            self.token = Token()
+
+    def recall(self) -> None:
+        """Stop what the worker does now; it goes on with a new token."""
+        self._is_recalled = True
+        self.token.stop()
+
+    def give_back(self, error: str) -> None:
+        """Give back what is in hand and what is prefetched, then fence; by others, while the worker hangs.
+
+        A message that is given back is no longer the worker's, whatever it does: the fence is for back ends that
+        would take it from the worker nevertheless, and for what it may receive until it looks at its token.
+        """
+        self.is_abandoned = True
+        self.token.stop()
+        message = self._in_hand
+        timer = None
+        try:
+            # A store that hangs must not keep the fence open.
+            timer = self._clock.call_later(FENCE_AFTER, self.token.fence)
+            if message is not None:
+                self._settled(message, lambda: message.nack(0, error=error))
+            self.return_unstarted()
+        finally:
+            self.token.fence()
+            if timer is not None:
+                timer.cancel()
 
     def run(self, max_iterations: int | None, visibility_timeout: float, wait_time_seconds: float) -> None:
         """Poll and work until the stop, the close of the mailbox, or ``max_iterations`` polls."""
         failures = 0
-        _current.heartbeat = self.heartbeat
+        _current.worker = self
+        self.progress.thread_id = threading.get_ident()
         try:
             for _ in itertools.count() if max_iterations is None else range(max_iterations):
                 self._run_posted()
-                if self.token.stopped or self._source.closed:
+                if self._is_recalled:
+                    # First the new token, then the look: whoever stops or abandons does it in the other order.
+                    self._is_recalled, self.token = False, Token()
+                if self._is_done():
                     return
                 try:
                     self._poll(visibility_timeout, wait_time_seconds if not failures else 0)
@@ -128,7 +187,11 @@ class MailboxWorker:
                 self._work_off(visibility_timeout)
         finally:
             self.return_unstarted()
-            _current.heartbeat = None
+            self.progress.quiet_until = math.inf  # who has gone home is not stalled
+            _current.worker = None
+
+    def _is_done(self) -> bool:
+        return self.is_abandoned or self._is_stopped() or self.token.stopped or self._source.closed
 
     def return_unstarted(self) -> None:
         """Put the prefetched messages back in their order; safe while the worker is busy."""
@@ -143,7 +206,7 @@ class MailboxWorker:
 
     def _poll(self, visibility_timeout: float, wait_time_seconds: float) -> None:
         if wait_time_seconds or not self.progress.is_degraded:
-            self.progress.polling()
+            self.progress.polling(wait_time_seconds)
         self.heartbeat.beat()
         messages = self._source.receive(
             max_messages=self._batch,
@@ -155,11 +218,11 @@ class MailboxWorker:
 
     def _wait_for_the_broker(self, failures: int, error: MailboxConnectionError) -> None:
         """Stay alive and look again later; a broker that is away is no reason to end."""
-        self.progress.degraded()
+        delay = self._backoff.delay(failures, self._dice.random())
+        self.progress.degraded(delay)
         self.heartbeat.beat()
         if failures == 1:
             report(logging.WARNING, "the broker is away: %s", error)
-        delay = self._backoff.delay(failures, self._dice.random())
         wait_with(self._clock, self._clock.blocking.gate(), delay, self.token)  # woken by time, or by the token
         self.token.take_nudge()  # it has done its work: the loop looks at what was posted next
 
@@ -172,7 +235,11 @@ class MailboxWorker:
                 return
             # The lease of one that waited behind others has been running: it begins anew, or is over.
             if not has_waited or self._settled(message, partial(message.extend_visibility, visibility_timeout)):
-                self._handle(message, visibility_timeout)
+                self._in_hand = message
+                try:
+                    self._handle(message, visibility_timeout)
+                finally:
+                    self._in_hand = None
             has_waited = True
 
     def _handle(self, message: Message[Any, Any], visibility_timeout: float) -> None:

@@ -8,14 +8,17 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.json_schema import SkipJsonSchema
 
 from loopwarden._ticket import Ticket
-from loopwarden.actors._progress import Activity, InHand, MessageFate
+from loopwarden.actors._progress import Activity, InHand, MessageFate, WorkerStatus
 from loopwarden.actors._state import LoopState
 
 __all__ = [
+    "AbandonRequest",
+    "AbandonResult",
     "ControlMessage",
     "HealthCheckRequest",
     "HealthStatus",
     "ProcessRequest",
+    "RecallRequest",
     "Request",
     "ShutdownConfirmRequest",
     "ShutdownRequest",
@@ -79,9 +82,15 @@ class HealthStatus(_Reply):
     activity: Activity | None = None
     activity_since: float | None = None
     in_hand: tuple[InHand, ...] = ()
+    #: Each worker by itself; one of them may be stalled while the others go on.
+    workers: tuple[WorkerStatus, ...] = ()
     processed: int = 0
     failed: int = 0
     returned: int = 0
+    #: How often its supervisor has started it again.
+    restarts: int = 0
+    #: When its supervisor will start it again, in monotonic seconds, while it is ``backing_off``.
+    retry_at: float | None = None
     #: Answers that nobody took, because their ticket was cancelled or completed by somebody else.
     unclaimed_replies: int = 0
     #: What a handler raised last, if the loop tells.
@@ -119,6 +128,39 @@ class HealthCheckRequest(Request[HealthStatus]):
 
 class ShutdownConfirmRequest(Request[ShutdownResult]):
     """Answer when the loop has truly ended; it does not ask the loop to end."""
+
+
+class RecallRequest(Request[bool]):
+    """Tell one worker to let go of what it has in hand; it goes on with the next message when it has.
+
+    Code that waits with the worker's token is woken, and a handler that looks at `stop_asked` sees it.
+    The answer says whether the loop has such a worker and could tell it.
+    """
+
+    worker: int
+
+
+class AbandonResult(_Reply):
+    """What became of an `AbandonRequest`."""
+
+    #: False if the worker has shown a sign of life since it was judged, or is gone.
+    abandoned: bool
+    #: True if another worker has taken its place; otherwise the loop has ended, and its supervisor starts it again.
+    replaced: bool = False
+    in_hand: tuple[InHand, ...] = ()
+
+
+class AbandonRequest(Request[AbandonResult]):
+    """Give a worker up: fence it, give its message back, and put another in its place, or end the loop.
+
+    A thread cannot be killed, so it stays behind as a zombie, which nothing that it does can make undone.
+    """
+
+    #: Which worker; None means all of them, and the loop ends.
+    worker: int | None = None
+    #: Its last sign of life as the judge saw it: if there was one since, nothing is done.
+    last_heartbeat: float | None = None
+    reason: str = ""
 
 
 class ProcessRequest(Request[object]):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from enum import StrEnum
 from typing import TYPE_CHECKING, Literal, final
 
@@ -12,7 +14,9 @@ from loopwarden.clock import SYSTEM_CLOCK, Clock
 if TYPE_CHECKING:
     from loopwarden._heartbeat import Heartbeat
 
-__all__ = ["Activity", "InHand", "MessageFate", "Progress"]
+__all__ = ["Activity", "InHand", "MessageFate", "Progress", "WorkerStatus"]
+
+_workers = itertools.count(1)
 
 
 class Activity(StrEnum):
@@ -37,6 +41,23 @@ class InHand(BaseModel):
     since: float
 
 
+class WorkerStatus(BaseModel):
+    """What one worker of a loop is doing."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    #: Tells this worker from every other of the process, also from the one that replaces it.
+    worker: int
+    activity: Activity | None = None
+    activity_since: float | None = None
+    in_hand: InHand | None = None
+    last_heartbeat: float | None = None
+    #: Seconds without a sign of life that were not to be expected; None if the worker is not watched.
+    silent_for: float | None = None
+    #: The thread that does the work, whose stack tells where it hangs.
+    thread_id: int | None = None
+
+
 class MessageFate(BaseModel):
     """What became of one message at the end of its loop."""
 
@@ -53,10 +74,28 @@ class Progress:
     A loop that has one of these as its ``progress``, or a tuple of them, shows in its health what it is doing.
     """
 
-    __slots__ = ("_clock", "_doing", "failed", "fates", "heartbeat", "last_error", "processed", "returned")
+    __slots__ = (
+        "_clock",
+        "_doing",
+        "failed",
+        "fates",
+        "heartbeat",
+        "last_error",
+        "processed",
+        "quiet_until",
+        "returned",
+        "thread_id",
+        "worker",
+    )
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK, heartbeat: Heartbeat | None = None) -> None:
         self._clock = clock
+        #: Tells this worker from every other of the process.
+        self.worker = next(_workers)
+        #: The thread that does the work, if the loop says which; otherwise it is the one that runs the loop.
+        self.thread_id: int | None = None
+        #: Until when it may be silent, because it waits for something; without end until it first works.
+        self.quiet_until = math.inf
         #: The worker's own heartbeat, if the loop has several workers.
         self.heartbeat = heartbeat
         # One tuple, replaced as a whole, so that a reader never sees half of a change.
@@ -72,17 +111,20 @@ class Progress:
         #: What became of messages at the end of the loop; appended by whoever ends it.
         self.fates: list[MessageFate] = []
 
-    def polling(self) -> None:
-        """Say that the worker waits for a message."""
-        self._doing = (Activity.POLLING, self._clock.monotonic(), None)
+    def polling(self, wait: float = math.inf) -> None:
+        """Say that the worker waits for a message, for at most ``wait`` seconds; it is not stalled meanwhile."""
+        now = self._clock.monotonic()
+        self._doing = (Activity.POLLING, now, None)
+        self.quiet_until = now + wait
 
     @property
     def is_degraded(self) -> bool:
         """True from `degraded` until the worker says something else."""
         return self._doing[0] is Activity.DEGRADED
 
-    def degraded(self) -> None:
-        """Say that the broker is away; the time is that of the first of several."""
+    def degraded(self, wait: float = 0.0) -> None:
+        """Say that the broker is away and is tried again in ``wait`` seconds; the time is that of the first try."""
+        self.quiet_until = self._clock.monotonic() + wait
         if self._doing[0] is not Activity.DEGRADED:
             self._doing = (Activity.DEGRADED, self._clock.monotonic(), None)
 
@@ -90,11 +132,32 @@ class Progress:
         """Say that the worker has a message in hand."""
         now = self._clock.monotonic()
         in_hand = InHand(message_id=message_id, delivery_count=delivery_count, since=now)
+        self.quiet_until = now
         self._doing = (Activity.WORKING, now, in_hand)
 
     def snapshot(self) -> tuple[Activity, float, InHand | None]:
         """Return the activity, since when, and what is in hand."""
         return self._doing
+
+    def status(self, heartbeat: Heartbeat | None = None, thread_id: int | None = None) -> WorkerStatus:
+        """Return a picture of the worker.
+
+        Args:
+            heartbeat: The loop's, for a worker that has none of its own.
+            thread_id: The thread that runs the loop, likewise.
+        """
+        activity, since, in_hand = self._doing
+        heartbeat = self.heartbeat or heartbeat
+        last = None if heartbeat is None else heartbeat.last_beat
+        return WorkerStatus(
+            worker=self.worker,
+            activity=activity,
+            activity_since=since,
+            in_hand=in_hand,
+            last_heartbeat=last,
+            silent_for=None if last is None else max(0.0, self._clock.monotonic() - max(last, self.quiet_until)),
+            thread_id=self.thread_id or thread_id,
+        )
 
     def __repr__(self) -> str:
         return f"<Progress, {self._doing[0]}, {self.processed} processed, {self.failed} failed>"

@@ -41,6 +41,8 @@ class ControlRef(pykka.ActorRef[Any]):
         self._own_threads = actor.own_threads
         #: Resolves once, when the actor has ended, after its ``on_stop``: with the cause, never with an error.
         self.ended: Ticket[ActorExit] = actor.ended
+        #: Resolves when the actor has started, and its loop is running if it has one; fails if it ends before.
+        self.ready: Ticket[None] = actor.ready
 
     def send(self, message: Request[R]) -> Ticket[R]:
         """Send a request; return the ticket that it carries, or a new one.

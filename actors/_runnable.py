@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import weakref
-from typing import TYPE_CHECKING, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, Self, cast, runtime_checkable
 
 from loopwarden._heartbeat import Heartbeat
 
@@ -12,10 +12,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
+    from loopwarden._ticket import Ticket
+
 # Classes that were found good, so that a thousand loops of one class are looked at once.
 _checked: weakref.WeakSet[type] = weakref.WeakSet()
 
-__all__ = ["Runnable", "SupportsProcess", "SupportsRun", "check_loop"]
+__all__ = ["Runnable", "SupportsProcess", "SupportsRecovery", "SupportsRun", "check_loop", "shutdown_nowait_of"]
 
 
 @runtime_checkable
@@ -87,6 +89,44 @@ class SupportsProcess(Protocol):
     def process(self, body: object) -> object:
         """Handle one body as if it had been received, and return the handler's result."""
         ...
+
+
+@runtime_checkable
+class SupportsRecovery(Protocol):
+    """A loop whose workers can be given up one by one; see `AbandonRequest`."""
+
+    def recall(self, worker: int) -> bool:
+        """Stop the token of one worker, which then goes on with a new one; must not block."""
+        ...
+
+    def replace(self, worker: int) -> Ticket[None] | None:
+        """Put another worker in the place of one; must not block.
+
+        Returns:
+            The ticket of the old one's end; None if it cannot be replaced alone, and the loop must be.
+        """
+        ...
+
+    def give_back(self, worker: int | None, error: str) -> None:
+        """Give back what one worker, or all, have in hand, and fence them; may block."""
+        ...
+
+
+def shutdown_nowait_of(loop: object) -> Callable[[], bool] | None:
+    """Return the loop's ``shutdown_nowait``, unless it has a ``shutdown`` of its own that this would pass over.
+
+    Such a method does what ``shutdown`` does, but never blocks, and says whether that was all there is to do. With it
+    a loop is stopped without a thread for the purpose.
+    """
+    if "shutdown" in getattr(loop, "__dict__", {}):
+        return None
+    for kind in type(loop).__mro__:
+        if "shutdown_nowait" in vars(kind):
+            method = getattr(loop, "shutdown_nowait", None)
+            return cast("Callable[[], bool]", method) if callable(method) else None
+        if "shutdown" in vars(kind):
+            return None
+    return None
 
 
 def check_loop(loop: object) -> None:

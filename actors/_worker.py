@@ -29,6 +29,7 @@ class Worker:
         self,
         loop: SupportsRun,
         lifecycle: Lifecycle,
+        entered: Callable[[], None],
         report: Callable[[BaseException | None], None],
         *,
         name: str,
@@ -37,6 +38,7 @@ class Worker:
     ) -> None:
         self._loop = loop
         self._lifecycle = lifecycle
+        self._entered = entered
         self._report = report
         self._name = name
         self._blocking = blocking
@@ -67,6 +69,7 @@ class Worker:
             # A loop that was stopped before it ran is run only if it is known to remember that: other people's
             # `run` may begin by clearing the very flag that `shutdown` has set.
             if state is LoopState.RUNNING or isinstance(self._loop, SupportsProcess):
+                self._entered()
                 self._loop.run()
         except BaseException as error:  # noqa: BLE001  isolates user code
             cause = error

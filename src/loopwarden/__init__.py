@@ -22,6 +22,7 @@ from loopwarden.actors import (
     Ticket,
     beat,
     check_health,
+    stop_asked,
     wait_all,
 )
 from loopwarden.mailbox import Mailbox, Message, Token, open_mailbox
@@ -39,6 +40,7 @@ __all__ = [
     "SupportsProcess",
     "SupportsRun",
     "beat",
+    "stop_asked",
     # Mailboxes
     "Mailbox",
     "Message",

@@ -7,8 +7,18 @@
     │   └── TicketTimeoutError             the other side: no answer yet (also TimeoutError, pykka.Timeout)
     ├── ActorError                         an actor could not do what it was asked
     │   ├── ActorDeadError                 it has ended (also pykka.ActorDeadError)
+    │   ├── LoopAbandonedError             it hung, so it was given up; its thread may still run
     │   ├── LoopNotRunningError            its loop is not running, so nothing can be put through it
     │   └── UnsupportedRequestError        you: this loop cannot do that, now or later
+    ├── SupervisionError                   a supervisor could not do what it was asked
+    │   ├── ChildExistsError               you: the id is taken
+    │   ├── ChildNotFoundError             you: there is no such child
+    │   ├── ChildBusyError                 you: the child is running, or about to; terminate it first
+    │   ├── ChildUnavailableError          time: nobody is behind the ref now; it says until when
+    │   ├── InvalidChildError              you: a child that this supervisor cannot have (also ValueError)
+    │   ├── StartFailed                    the child: its factory, its constructor or its start raised
+    │   ├── StillRunningError              the daemon: it did not stop within the deadline
+    │   └── SupervisorGaveUp               the child: it failed more often than the supervisor allows
     └── MailboxError                       a mailbox could not do what it was asked
         ├── InvalidParameterError          you: a value out of its range (also ValueError)
         ├── MailboxClosedError             you: it was closed
@@ -32,7 +42,13 @@ from loopwarden._log import describe
 __all__ = [
     "ActorDeadError",
     "ActorError",
+    "ChildBusyError",
+    "ChildExistsError",
+    "ChildNotFoundError",
+    "ChildUnavailableError",
+    "InvalidChildError",
     "InvalidParameterError",
+    "LoopAbandonedError",
     "LoopNotRunningError",
     "LoopwardenError",
     "MailboxClosedError",
@@ -43,6 +59,10 @@ __all__ = [
     "ReceiptHandleExpiredError",
     "ReplyNotAvailableError",
     "SerializationError",
+    "StartFailed",
+    "StillRunningError",
+    "SupervisionError",
+    "SupervisorGaveUp",
     "TicketAlreadyCompletedError",
     "TicketCancelledError",
     "TicketError",
@@ -98,6 +118,20 @@ class ActorDeadError(ActorError, pykka.ActorDeadError):
         self.__cause__ = cause
 
 
+class LoopAbandonedError(ActorError):
+    """The loop was given up: its worker did not end, or gave no sign of life. Its thread may still run.
+
+    Attributes:
+        loop_name: The loop that was given up.
+        reason: Why.
+    """
+
+    def __init__(self, loop_name: str, reason: str = "") -> None:
+        super().__init__(f"loop {loop_name!r} was abandoned" + (f": {reason}" if reason else ""))
+        self.loop_name = loop_name
+        self.reason = reason
+
+
 class LoopNotRunningError(ActorError):
     """The loop is not running, so nothing can be put through it.
 
@@ -124,6 +158,99 @@ class UnsupportedRequestError(ActorError):
         super().__init__(f"{actor} cannot do {request}: {remedy}")
         self.actor = actor
         self.request = request
+
+
+class SupervisionError(LoopwardenError):
+    """A supervisor could not do what it was asked.
+
+    Attributes:
+        child: The id of the child it is about.
+    """
+
+    def __init__(self, child: str, text: str) -> None:
+        super().__init__(f"child {child!r} {text}")
+        self.child = child
+
+
+class ChildExistsError(SupervisionError):
+    """The supervisor has a child of that id.
+
+    Attributes:
+        state: What it is doing; ``down`` means that only its spec is there.
+    """
+
+    def __init__(self, child: str, state: str) -> None:
+        super().__init__(child, f"exists already, and is {state}")
+        self.state = state
+
+
+class ChildNotFoundError(SupervisionError):
+    """The supervisor has no child of that id."""
+
+    def __init__(self, child: str) -> None:
+        super().__init__(child, "is not known here")
+
+
+class ChildBusyError(SupervisionError):
+    """The child is running, or about to, so it can neither be restarted nor deleted.
+
+    Attributes:
+        state: What it is doing.
+    """
+
+    def __init__(self, child: str, state: str) -> None:
+        super().__init__(child, f"is {state}: terminate it first")
+        self.state = state
+
+
+class ChildUnavailableError(SupervisionError):
+    """Nobody is behind the ref now.
+
+    Attributes:
+        state: What the child is doing.
+        retry_at: When its supervisor starts it again, in monotonic seconds; None if that is not known.
+    """
+
+    def __init__(self, child: str, state: str, retry_at: float | None = None) -> None:
+        super().__init__(child, f"is {state}" + ("" if retry_at is None else f", and is started again at {retry_at:g}"))
+        self.state = state
+        self.retry_at = retry_at
+
+
+class InvalidChildError(SupervisionError, ValueError):
+    """The spec is good, but not for this supervisor. Nothing was started."""
+
+
+class StartFailed(SupervisionError):  # noqa: N818  it is what happened, as in Erlang
+    """The child could not be started; ``__cause__`` is why."""
+
+    def __init__(self, child: str, cause: BaseException | None = None, why: str = "") -> None:
+        super().__init__(child, f"could not be started: {describe(cause) if cause is not None else why}")
+        self.__cause__ = cause
+
+
+class StillRunningError(SupervisionError):
+    """A daemon did not stop within the deadline, and is left behind."""
+
+    def __init__(self, daemon: str) -> None:
+        super().__init__(daemon, "did not stop within the deadline")
+
+
+class SupervisorGaveUp(SupervisionError):  # noqa: N818  it is what happened, as in Erlang
+    """A child failed more often than its supervisor allows, so the supervisor has stopped all of them and ended.
+
+    ``__cause__`` is the last failure.
+
+    Attributes:
+        supervisor: Which supervisor.
+    """
+
+    def __init__(self, supervisor: str, child: str, why: str, cause: BaseException | None = None) -> None:
+        super().__init__(
+            child, f"of supervisor {supervisor!r} {why}" + ("" if cause is None else f": {describe(cause)}")
+        )
+        self.supervisor = supervisor
+        self.__cause__ = cause
 
 
 class MailboxError(LoopwardenError):

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Self, final
 
 from loopwarden._heartbeat import Heartbeat
-from loopwarden._ticket import Ticket
+from loopwarden._ticket import Ticket, write
 from loopwarden.actors import Inlet, Progress
 from loopwarden.clock import SYSTEM_CLOCK, Clock
 
@@ -90,11 +90,16 @@ class ProbeLoop:
             self._done = None
             done.complete(None)
 
+    def shutdown_nowait(self) -> bool:
+        """Close the inlet; there is nothing else to do."""
+        self._inlet.close()
+        write(self.stop_asked, 0.0)
+        return True
+
     def shutdown(self, *, timeout: float = 30.0) -> bool:
         """Close the inlet and wait for the worker; from the worker itself, do not wait."""
+        write(self.stop_asked, timeout)
         self._inlet.close()
-        if not self.stop_asked.is_ready():
-            self.stop_asked.complete(timeout)
         done = self._done
         if self._worker == threading.get_ident():
             return False

@@ -1,0 +1,62 @@
+"""`LoopRef`: how a loop's actor is spoken to from any thread."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from typing_extensions import override
+
+from loopwarden.actors._ref import ControlRef
+from loopwarden.actors._runnable import SupportsProcess
+from loopwarden.actors._state import LoopState
+from loopwarden.errors import UnsupportedRequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from loopwarden.actors._loop_actor import LoopActor
+    from loopwarden.actors._progress import InHand
+
+__all__ = ["LoopRef", "cannot_process"]
+
+
+class LoopRef(ControlRef):
+    """A ref to a `LoopActor`."""
+
+    def __init__(self, actor: LoopActor) -> None:
+        self.name = actor.name
+        self._loop = actor.loop
+        self._lifecycle = actor.lifecycle
+        self._vitals = actor.vitals
+        super().__init__(actor)
+
+    def post(self, work: Callable[[], object]) -> bool:
+        """Hand ``work`` to the worker; true only while the loop is running.
+
+        What is accepted runs on the worker, also when a stop follows at once, unless the loop itself fails.
+        What is refused never runs.
+
+        Raises:
+            UnsupportedRequestError: if the loop cannot take work from outside.
+            TypeError: if ``work`` cannot be called.
+        """
+        if not callable(work):
+            raise TypeError(f"post() takes something to call, got {work!r}")
+        if not isinstance(self._loop, SupportsProcess):
+            raise cannot_process(self.name, "post()", self._loop)
+        return self._lifecycle.state is LoopState.RUNNING and self._loop.post(work)
+
+    def in_hand(self) -> tuple[InHand, ...]:
+        """Return what the workers have in hand, or had in hand when the loop ended."""
+        return self._vitals.in_hand()
+
+    @override
+    def __str__(self) -> str:
+        return f"LoopActor {self.name!r}"
+
+
+def cannot_process(name: str, request: str, loop: object) -> UnsupportedRequestError:
+    """Return the refusal of a loop that takes no work from outside."""
+    return UnsupportedRequestError(
+        f"loop {name!r}", request, f"{type(loop).__name__} has no post() and process(), see SupportsProcess"
+    )
