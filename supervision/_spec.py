@@ -1,0 +1,141 @@
+"""`ChildSpec` and `SupervisorSpec`: what to supervise and how, as data that is checked before anything starts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal, Self, TypeAlias, cast
+
+import pykka
+from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, ValidationError, model_validator
+
+from loopwarden._backoff import Backoff
+
+__all__ = ["AutoShutdown", "ChildSpec", "Decision", "Restart", "Strategy", "SupervisorSpec"]
+
+Strategy: TypeAlias = Literal["one_for_one", "one_for_all", "rest_for_one"]
+Restart: TypeAlias = Literal["permanent", "transient", "temporary"]
+AutoShutdown: TypeAlias = Literal["never", "any_significant", "all_significant"]
+Decision: TypeAlias = Literal["restart", "stop", "escalate"]
+
+_Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_Period = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_Patience = Annotated[float, Field(ge=0)]
+_Count = Annotated[int, Field(ge=0)]
+
+
+class _Spec(BaseModel):
+    """A spec: frozen, strict, and with errors that say whose field is wrong."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, arbitrary_types_allowed=True)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _name_the_culprit(cls, data: object, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        try:
+            return handler(data)
+        except ValidationError as error:
+            whose: object = None
+            if isinstance(data, dict):
+                fields = cast("dict[str, object]", data)
+                whose = fields.get("id", fields.get("name"))
+            what = "child" if "id" in cls.model_fields else "supervisor"
+            faults = "; ".join(_fault(each["loc"], each["msg"]) for each in error.errors(include_context=False))
+            raise ValueError(f"{what} {whose!r}: {faults}") from None
+
+
+def _fault(place: tuple[int | str, ...], text: str) -> str:
+    field = ".".join(str(part) for part in place)
+    text = text.removeprefix("Value error, ")
+    return f"{field}: {text}" if field else text
+
+
+class ChildSpec(_Spec):
+    """One child: how it is started, when it is started again, how it is stopped.
+
+    Either ``start``, which is called for each new life of the child and returns a new loop, one of our actors that is
+    not launched yet (a `Supervisor`, say), or None for "not now"; or ``actor``, a Pykka actor class, unmodified.
+
+    >>> from loopwarden.testing import ProbeLoop
+    >>> ChildSpec(id="resize", start=ProbeLoop).restart
+    'permanent'
+    """
+
+    #: What it is called, once in its supervisor.
+    id: Annotated[str, Field(min_length=1)]
+    #: Makes the loop or the actor; called on a helper's thread, so it may block.
+    start: Callable[[], object] | None = None
+    #: A Pykka actor's class, with what its constructor takes.
+    actor: type[pykka.ThreadingActor] | None = None
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = Field(default_factory=dict[str, Any])
+    #: ``permanent`` is always started again, ``transient`` if it failed, ``temporary`` never.
+    restart: Restart = "permanent"
+    #: Seconds to stop in, before it is abandoned; ``"brutal_kill"`` gives it none. None means 5 seconds, and for a
+    #: supervisor as long as its own children take.
+    shutdown: _Patience | Literal["brutal_kill"] | None = None
+    #: Whether its end may end the supervisor; see `SupervisorSpec.auto_shutdown`.
+    significant: bool = False
+    #: How many restarts in ``period`` seconds it may have for itself; None leaves that to the supervisor. After more it
+    #: stays down, and its siblings go on.
+    intensity: _Count | None = None
+    period: _Period = 30.0
+    #: How long to wait before it is started again; None means as its supervisor does.
+    backoff: Backoff | None = None
+    #: What to do after which exception; the nearest class counts. ``restart`` is what the restart type says anyway.
+    decide: Mapping[type[BaseException], Decision] = Field(default_factory=dict[type[BaseException], Decision])
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        if (self.start is None) == (self.actor is None):
+            raise ValueError("start, actor: give exactly one of them")
+        if self.actor is None and (self.args or self.kwargs):
+            raise ValueError("args, kwargs: they are for actor, but start takes no arguments")
+        if self.significant and self.restart == "permanent":
+            raise ValueError("significant: a permanent child is always started again, so its end can mean nothing")
+        if isinstance(self.shutdown, float) and math.isnan(self.shutdown):
+            raise ValueError("shutdown: must be a number of seconds, got nan")
+        return self
+
+
+class SupervisorSpec(_Spec):
+    """One supervisor: its strategy, how many restarts it allows, and its first children."""
+
+    name: Annotated[str, Field(min_length=1)]
+    strategy: Strategy = "one_for_one"
+    #: How many restarts in ``period`` seconds are allowed; one more and the supervisor gives up. None means for ever.
+    intensity: _Count | None = 3
+    period: _Period = 30.0
+    auto_shutdown: AutoShutdown = "never"
+    children: tuple[ChildSpec, ...] = ()
+    #: What a pool is made of: its children are all alike, and `ResizeRequest` says how many there are.
+    template: ChildSpec | None = None
+    #: How long to wait before a child is started again; None means not at all, as in Erlang.
+    backoff: Backoff | None = Backoff()
+    #: After this many seconds without a failure the back-off of a child begins anew.
+    reset_after: _Seconds = 60.0
+    #: Whether children are started and stopped strictly one after another, also with ``one_for_one``.
+    sequential: bool = False
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        if self.template is not None:
+            if self.children or self.strategy != "one_for_one" or self.auto_shutdown != "never":
+                raise ValueError("template: a pool is one_for_one, has no other children, and no auto_shutdown")
+            self.check(self.template)
+        seen: set[str] = set()
+        for child in self.children:
+            if child.id in seen:
+                raise ValueError(f"children: the id {child.id!r} is there twice")
+            seen.add(child.id)
+            self.check(child)
+        return self
+
+    def check(self, child: ChildSpec) -> None:
+        """Refuse a child that this supervisor cannot have.
+
+        Raises:
+            ValueError: says why.
+        """
+        if child.significant and self.auto_shutdown == "never":
+            raise ValueError(f"children: {child.id!r} is significant, but auto_shutdown is 'never'")
