@@ -25,6 +25,7 @@ from loopwarden.actors._messages import (
     ShutdownConfirmRequest,
     ShutdownRequest,
     ShutdownResult,
+    StallReport,
 )
 from loopwarden.actors._progress import Activity, InHand, MessageFate, Progress, WorkerStatus
 from loopwarden.actors._ref import ControlRef, check_health
@@ -53,6 +54,7 @@ __all__ = [
     "Request",
     "ShutdownConfirmRequest",
     "ShutdownRequest",
+    "StallReport",
     # Answers
     "AbandonResult",
     "HealthStatus",

@@ -87,6 +87,10 @@ class ControlActor(pykka.ThreadingActor):
     use_daemon_thread = True
     #: Whether it is ready when ``on_start`` has returned; otherwise a subclass says when.
     _is_ready_when_started = True
+    #: Whether it takes `ShutdownRequest`, `ShutdownConfirmRequest` and `AbandonRequest`.
+    answers_shutdown = False
+    #: Whether it has children, which take their own time to stop.
+    has_children = False
 
     def __init__(self, *, clock: Clock = SYSTEM_CLOCK) -> None:
         super().__init__()
@@ -145,6 +149,11 @@ class ControlActor(pykka.ThreadingActor):
             remember(self.actor_ref)
             self._start_actor_loop()
         return self.actor_ref
+
+    @property
+    def is_launched(self) -> bool:
+        """True once `launch` was called."""
+        return self._started.get(0) is not None
 
     @property
     def unclaimed_replies(self) -> int:

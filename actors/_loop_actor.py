@@ -25,7 +25,9 @@ from loopwarden.actors._messages import (
     ShutdownConfirmRequest,
     ShutdownRequest,
     ShutdownResult,
+    StallReport,
 )
+from loopwarden.actors._patience import in_time
 from loopwarden.actors._runnable import SupportsProcess, SupportsRecovery, SupportsRun, check_loop
 from loopwarden.actors._state import Lifecycle, LifeEvent, LoopState
 from loopwarden.actors._stopper import Stopper
@@ -72,6 +74,7 @@ class LoopActor(ControlActor):
     """
 
     _is_ready_when_started = False
+    answers_shutdown = True
 
     def __init__(
         self, loop: SupportsRun, name: str | None = None, *, clock: Clock = SYSTEM_CLOCK, restarts: int = 0
@@ -152,6 +155,11 @@ class LoopActor(ControlActor):
                 return isinstance(self.loop, SupportsRecovery) and self.loop.recall(message.worker)
             case AbandonRequest():
                 return self._abandon(message)
+            case StallReport():
+                self.vitals.note_stall(message.worker, message.last_heartbeat)
+                text = "worker %d of loop %r has given no sign of life for %.1f s; it is at\n%s"
+                report(logging.WARNING, text, message.worker, self.name, message.silent_for, message.stack)
+                return None
             case _WorkerEnded():
                 if message.cause is None and self._stopping_since is None:
                     report(logging.INFO, "loop %r returned without being asked to stop", self.name)
@@ -223,22 +231,12 @@ class LoopActor(ControlActor):
 
     def _shut_down(self, timeout: float) -> Deferred:
         self._begin_stop(timeout)
-        reply = self._final.map(lambda result: result)
 
-        def give_up() -> None:
-            write(reply, self._result(clean=False, error=self._stopper.error))
+        def give_up() -> ShutdownResult:
+            return self._result(clean=False, error=self._stopper.error)
 
-        if timeout == 0:
-            give_up()
-            return Deferred(reply)
-        try:
-            timer = self.clock.call_later(timeout, give_up)
-        except RuntimeError as error:
-            # Without a thread for timers the stop goes on all the same, and is answered when it is done.
-            report(logging.WARNING, "the shutdown of loop %r has no time-out", self.name, error=error)
-        else:
-            reply.on_ready(lambda _: timer.cancel())
-        return Deferred(reply)
+        # Without a thread for timers the stop goes on all the same, and is answered when it is done.
+        return Deferred(in_time(self._final, timeout, give_up, self.clock, f"the shutdown of loop {self.name!r}"))
 
     @override
     def _asked_to_stop(self) -> None:

@@ -23,6 +23,7 @@ __all__ = [
     "ShutdownConfirmRequest",
     "ShutdownRequest",
     "ShutdownResult",
+    "StallReport",
     "TicketCarrier",
 ]
 
@@ -161,6 +162,21 @@ class AbandonRequest(Request[AbandonResult]):
     #: Its last sign of life as the judge saw it: if there was one since, nothing is done.
     last_heartbeat: float | None = None
     reason: str = ""
+    #: What its thread was doing, for the event.
+    stack: str = ""
+
+
+class StallReport(Request[None]):
+    """Say that a worker gives no sign of life: it is logged, shown in the health, and an event of the supervisor."""
+
+    worker: int
+    last_heartbeat: float
+    silent_for: float
+    #: What its thread is doing.
+    stack: str
+    in_hand: tuple[InHand, ...] = ()
+    #: True if the worker was told to let go, because an earlier report did not help.
+    is_recalled: bool = False
 
 
 class ProcessRequest(Request[object]):

@@ -52,11 +52,19 @@ class ControlRef(pykka.ActorRef[Any]):
         """
         if not issubclass(type(message), TicketCarrier):  # pyright: ignore[reportUnnecessaryIsInstance]  a caller without types
             raise TypeError(f"send() takes a Request, such as HealthCheckRequest(), got {message!r}")
+        return self.send_as(message, message)
+
+    def send_as(self, envelope: object, message: Request[R]) -> Ticket[R]:
+        """Send ``message`` in another that says more about it; return the ticket of ``message``, or a new one."""
         carried = message.ticket
         ticket: Ticket[R] = Ticket(self._blocking) if carried is None else carried
         ticket.about = (message, self)
-        self._inbox.put((message, ticket))
+        self._inbox.put((envelope, ticket))
         return ticket
+
+    def is_own_thread(self, thread: int) -> bool:
+        """Say whether that thread would wait for itself if it waited for the actor's end."""
+        return thread in self._own_threads
 
     @override
     def tell(self, message: Any) -> None:
@@ -115,7 +123,7 @@ class ControlRef(pykka.ActorRef[Any]):
         asked.on_ready(lambda answer: write(stopped, not isinstance(_error_of(answer), ActorDeadError)))
         if not block:
             return stopped
-        if threading.get_ident() in self._own_threads:
+        if self.is_own_thread(threading.get_ident()):
             return False
         return stopped.wait(timeout)
 

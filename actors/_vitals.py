@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, cast, final
 
-from loopwarden.actors._progress import Progress, WorkerStatus
+from loopwarden.actors._progress import Activity, Progress, WorkerStatus
 
 if TYPE_CHECKING:
     from loopwarden._heartbeat import Heartbeat
-    from loopwarden.actors._progress import Activity, InHand, MessageFate
+    from loopwarden.actors._progress import InHand, MessageFate
 
 __all__ = ["Vitals"]
 
@@ -22,6 +23,7 @@ class Vitals:
         self.heartbeat: Heartbeat | None = getattr(loop, "heartbeat", None)
         #: The thread that runs the loop; written by that thread.
         self.thread_id: int | None = None
+        self._stalled: dict[int, float] = {}
         self._retired: tuple[Progress, ...] = ()
         self.workers = self._read()
         # Of a loop that says nothing but its heartbeat, the loop is the worker.
@@ -38,6 +40,7 @@ class Vitals:
         before = self.workers
         self.workers = self._read()
         self._retired += tuple(worker for worker in before if worker not in self.workers)
+        self._stalled = {}
 
     def total(self, count: str) -> int:
         """Return one of the counters, summed over all workers there ever were."""
@@ -60,9 +63,17 @@ class Vitals:
 
     def doing(self) -> tuple[Activity | None, float | None]:
         """Return what the loop as a whole is doing and since when: one that works says more than ten that wait."""
+        if self._stalled:
+            for status in self.statuses():
+                if status.last_heartbeat == self._stalled.get(status.worker, math.nan):
+                    return Activity.STALLED, status.last_heartbeat
         doing = [worker.snapshot() for worker in self.workers]
         activity, since, _ = max(doing, key=lambda each: each[2] is not None, default=(None, None, None))
         return activity, since
+
+    def note_stall(self, worker: int, last_heartbeat: float) -> None:
+        """Show a worker as stalled until it beats again."""
+        self._stalled[worker] = last_heartbeat
 
     def oldest_heartbeat(self) -> Heartbeat | None:
         """Return the heartbeat of the worker that was silent for longest, or the loop's own."""

@@ -1,1 +1,62 @@
-"""Supervisors, restart policy, scopes and shutdown."""
+"""Supervision: supervisors, restart policy, events, and the daemons around them."""
+
+from __future__ import annotations
+
+from loopwarden._backoff import Backoff
+from loopwarden.supervision._child import ChildState
+from loopwarden.supervision._child_ref import ChildRef
+from loopwarden.supervision._effects import EventKind
+from loopwarden.supervision._events import EventStream, SupervisionEvent
+from loopwarden.supervision._requests import (
+    ChildCounts,
+    ChildInfo,
+    ChildSpecRequest,
+    CountChildrenRequest,
+    DeleteChildRequest,
+    EventsRequest,
+    ResizeRequest,
+    RestartChildRequest,
+    StartChildRequest,
+    SubscribeRequest,
+    TerminateChildRequest,
+    UnsubscribeRequest,
+    WhichChildrenRequest,
+    WhichChildRequest,
+)
+from loopwarden.supervision._spec import ChildSpec, SupervisorSpec
+from loopwarden.supervision._supervisor import Supervisor, SupervisorOptions
+from loopwarden.supervision._supervisor_ref import SupervisorRef
+from loopwarden.supervision._verdict import ExitReason
+
+__all__ = [
+    # Supervisors and their children
+    "Backoff",
+    "ChildRef",
+    "ChildSpec",
+    "ChildState",
+    "ExitReason",
+    "Supervisor",
+    "SupervisorOptions",
+    "SupervisorRef",
+    "SupervisorSpec",
+    # Control messages
+    "ChildSpecRequest",
+    "CountChildrenRequest",
+    "DeleteChildRequest",
+    "EventsRequest",
+    "ResizeRequest",
+    "RestartChildRequest",
+    "StartChildRequest",
+    "SubscribeRequest",
+    "TerminateChildRequest",
+    "UnsubscribeRequest",
+    "WhichChildRequest",
+    "WhichChildrenRequest",
+    # Answers
+    "ChildCounts",
+    "ChildInfo",
+    # Events
+    "EventKind",
+    "EventStream",
+    "SupervisionEvent",
+]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, TypeAlias, final
+from typing import TYPE_CHECKING, Any, TypeAlias, final
 
 if TYPE_CHECKING:
     from loopwarden.supervision._spec import ChildSpec
@@ -63,7 +63,7 @@ class Wake:
 class Answer:
     """Answer whoever asked for a start or a stop: with nothing, which means done, or with an error."""
 
-    waiter: object
+    waiter: Any
     error: Exception | None = None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, assert_never, final
 
 from loopwarden.supervision._child import After, Child, ChildState
 
@@ -22,7 +22,7 @@ class Roster:
     """
 
     def __init__(self, strategy: Strategy, *, sequential: bool) -> None:
-        self._strategy = strategy
+        self._strategy: Strategy = strategy
         self._is_ordered = sequential or strategy != "one_for_one"
         #: In start order.
         self.children: dict[str, Child] = {}
@@ -124,6 +124,8 @@ class Roster:
             case "one_for_one":
                 group = [each for each in group if each.retry_at is None]
                 can_start = True
+            case _:
+                assert_never(self._strategy)
         by_hand = [each for each in waiting if each not in group and each.retry_at is None]
         # A start by hand does not wait for a back-off.
         return (group[:1] if can_start else []) or by_hand[:1]

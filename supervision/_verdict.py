@@ -85,4 +85,5 @@ def judge(restart: Restart, ended: ChildExit, decide: Mapping[type[BaseException
 def _decision(error: BaseException | None, decide: Mapping[type[BaseException], Decision]) -> Decision:
     if error is None or not decide:
         return "restart"
-    return next((decide[kind] for kind in type(error).__mro__ if kind in decide), "restart")
+    nearest: list[Decision] = [decide[kind] for kind in type(error).__mro__ if kind in decide]
+    return nearest[0] if nearest else "restart"

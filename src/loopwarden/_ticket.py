@@ -248,7 +248,7 @@ class Ticket(pykka.Future[T]):
         joined: Ticket[Iterable[Any]] = Ticket(self._blocking)
 
         def arrived(ticket: Ticket[Any]) -> None:
-            if ticket._has_failed():
+            if ticket.has_failed():
                 settle(joined, lambda: cast("list[Any]", ticket.wait(0)))
             elif all(each.is_ready() for each in tickets):
                 settle(joined, lambda: [each.wait(0) for each in tickets])
@@ -269,7 +269,8 @@ class Ticket(pykka.Future[T]):
         finally:  # as in complete()
             run_callbacks(self._callbacks, self)
 
-    def _has_failed(self) -> bool:
+    def has_failed(self) -> bool:
+        """Say whether there is an answer, and it is an error or a cancellation."""
         outcome = self._slot.get(_OUTCOME)
         return outcome is not None and outcome[1] is not None
 

@@ -1,0 +1,203 @@
+"""`ChildRef`: a ref that stays good over restarts."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, final, overload
+
+import pykka
+from typing_extensions import override
+
+from loopwarden._ticket import Ticket, write
+from loopwarden.actors import ControlRef, HealthCheckRequest, LoopRef, Request, ShutdownConfirmRequest, ShutdownRequest
+from loopwarden.actors._messages import AbandonRequest, StallReport, TicketCarrier
+from loopwarden.errors import ActorDeadError, ChildUnavailableError, UnsupportedRequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from loopwarden.supervision._seat import Seat
+
+__all__ = ["ChildRef", "ForChild"]
+
+R = TypeVar("R")
+
+
+#: What the supervisor does for its child, because it outlives it.
+_FOR_SUPERVISOR = (ShutdownRequest, ShutdownConfirmRequest, AbandonRequest, StallReport)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ForChild:
+    """A request that was sent to a child, but is its supervisor's to answer."""
+
+    child: str
+    request: Request[Any]
+
+
+class ChildRef(ControlRef):
+    """A ref to a child, whoever that is just now.
+
+    - A `ShutdownRequest`, or `stop`, terminates the child: it stays down until somebody restarts it.
+    - Health is answered in every state, by its supervisor's knowledge while there is nobody to answer.
+    - Any other request goes to whoever is there, and fails at once with `ChildUnavailableError` if nobody is. What is
+      in the inbox of one that dies fails with it, and is never moved to the next.
+    """
+
+    def __init__(self, seat: Seat, supervisor: ControlRef) -> None:
+        # Not super().__init__(): there is no single actor behind this ref.
+        self.name = seat.child
+        self.actor_urn = f"urn:loopwarden:{supervisor.actor_urn}:{seat.child}"
+        self.actor_class = pykka.ThreadingActor
+        self.ended = seat.ended
+        self.ready = seat.ready
+        self._seat = seat
+        self._supervisor = supervisor
+        self._blocking = seat.clock.blocking
+
+    @override
+    def send(self, message: Request[R]) -> Ticket[R]:
+        """Send a request; return the ticket that it carries, or a new one."""
+        if not issubclass(type(message), TicketCarrier):  # pyright: ignore[reportUnnecessaryIsInstance]  a caller without types
+            raise TypeError(f"send() takes a Request, such as HealthCheckRequest(), got {message!r}")
+        seat = self._seat
+        if isinstance(message, _FOR_SUPERVISOR):
+            return self._supervisor.send_as(ForChild(self.name, message), cast("Request[R]", message))
+        ref = seat.control_ref
+        if ref is not None:
+            return ref.send(message)
+        ticket: Ticket[R] = message.ticket or Ticket(self._blocking)
+        plain = seat.plain
+        if isinstance(message, HealthCheckRequest):
+            write(ticket, seat.health())
+        elif plain is not None:
+            plain.ask(message).on_ready(lambda answer: _pass_on(answer, ticket))
+        else:
+            write(ticket, error=self._unavailable())
+        return ticket
+
+    @override
+    def tell(self, message: Any) -> None:
+        """Send a message without asking for an answer.
+
+        Raises:
+            ChildUnavailableError: if nobody is there and the message carries no ticket that could say so.
+        """
+        if issubclass(type(message), TicketCarrier):
+            if message.ticket is None and self._seat.occupant.life is None and not isinstance(message, ShutdownRequest):
+                raise self._unavailable()
+            self.send(message)
+            return
+        plain, ref = self._seat.plain, self._seat.ref
+        if plain is not None:
+            plain.tell(message)
+        elif ref is not None:
+            ref.tell(message)
+        else:
+            raise self._unavailable()
+
+    @overload
+    def ask(self, message: Any, *, block: Literal[False], timeout: float | None = None) -> Ticket[Any]: ...
+
+    @overload
+    def ask(self, message: Any, *, block: Literal[True], timeout: float | None = None) -> Any: ...
+
+    @overload
+    def ask(self, message: Any, *, block: bool = True, timeout: float | None = None) -> Any | Ticket[Any]: ...
+
+    @override
+    def ask(self, message: Any, *, block: bool = True, timeout: float | None = None) -> Any | Ticket[Any]:  # pyright: ignore[reportIncompatibleMethodOverride]  its overloads are Pykka's, with Ticket for Future
+        """Send a message and return the answer, or a ticket for it if not ``block``."""
+        plain, ref = self._seat.plain, self._seat.control_ref
+        ticket: Ticket[Any]
+        if issubclass(type(message), TicketCarrier):
+            ticket = self.send(message)
+        elif plain is not None:
+            ticket = plain.ask(message)
+        elif ref is not None:
+            ticket = ref.ask(message, block=False)
+        else:
+            ticket = Ticket(self._blocking)
+            ticket.fail(self._unavailable())
+        return ticket.wait(timeout) if block else ticket
+
+    @overload
+    def stop(self, *, block: Literal[True], timeout: float | None = None) -> bool: ...
+
+    @overload
+    def stop(self, *, block: Literal[False], timeout: float | None = None) -> Ticket[bool]: ...
+
+    @overload
+    def stop(self, *, block: bool = True, timeout: float | None = None) -> bool | Ticket[bool]: ...
+
+    @override
+    def stop(self, *, block: bool = True, timeout: float | None = None) -> bool | Ticket[bool]:
+        """Terminate the child: it stays down until somebody restarts it.
+
+        Returns:
+            True when it has ended, false if it was down before; or a ticket for that if not ``block``. On a thread of
+            the child itself it does not block, because that would be waiting for itself, and returns false.
+        """
+        was_alive = self.is_alive()
+        ref = self._seat.control_ref
+        stopped = self.send(ShutdownRequest()).map(lambda _: was_alive)
+        if not block:
+            return stopped
+        if ref is not None and ref.is_own_thread(threading.get_ident()):
+            return False
+        return stopped.wait(timeout)
+
+    @override
+    def is_alive(self) -> bool:
+        """Say whether somebody is there."""
+        return self._seat.occupant.life is not None
+
+    @override
+    def proxy(self) -> pykka.ActorProxy[Any]:
+        """Return Pykka's proxy, which stays good over restarts like this ref.
+
+        Raises:
+            ChildUnavailableError: if nobody is there now, whose attributes it could have.
+        """
+        try:
+            return pykka.ActorProxy(actor_ref=self)
+        except pykka.ActorDeadError:
+            raise self._unavailable() from None
+
+    def post(self, work: Callable[[], object]) -> bool:
+        """Hand ``work`` to the loop's worker; false while there is none that is running."""
+        ref = self._seat.ref
+        if ref is None:
+            return False
+        if not isinstance(ref, LoopRef):
+            raise UnsupportedRequestError(str(self), "post()", "it is no loop")
+        return ref.post(work)
+
+    @property
+    def _actor_weakref(self) -> Callable[[], Any]:  # type: ignore[override]  # pyright: ignore[reportIncompatibleVariableOverride]  here it changes with each life
+        """What Pykka's proxy looks for: the actor whose attributes it has."""
+        ref = self._seat.ref
+        return (lambda: None) if ref is None else ref._actor_weakref  # noqa: SLF001  Pykka's proxy reads it too
+
+    def _unavailable(self) -> ChildUnavailableError | ActorDeadError:
+        now = self._seat.occupant
+        return ChildUnavailableError(self.name, now.state, now.retry_at)
+
+    @override
+    def __str__(self) -> str:
+        return f"child {self.name!r}"
+
+    @override
+    def __repr__(self) -> str:
+        return f"<ChildRef {self.name!r}, {self._seat.occupant.state}>"
+
+
+def _pass_on(answer: Ticket[Any], ticket: Ticket[Any]) -> None:
+    try:
+        result = answer.wait(0)
+    except BaseException as error:  # noqa: BLE001  whatever it is, it is the answer
+        write(ticket, error=error)
+    else:
+        write(ticket, result)

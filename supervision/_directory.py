@@ -1,0 +1,111 @@
+"""`Directory`: what others see of a supervisor's children: their refs, who is behind them, how their ends went."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+from loopwarden._log import describe
+from loopwarden._ticket import write
+from loopwarden.actors import ActorExit, ShutdownResult
+from loopwarden.supervision._child import ChildState
+from loopwarden.supervision._child_ref import ChildRef
+from loopwarden.supervision._requests import ChildCounts, ChildInfo
+from loopwarden.supervision._seat import Occupant, Seat
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from loopwarden.actors import ControlRef
+    from loopwarden.clock import Clock
+    from loopwarden.supervision._child import Child
+    from loopwarden.supervision._life import Life
+
+__all__ = ["Directory"]
+
+
+@final
+class Directory:
+    """Kept by one supervisor's thread."""
+
+    def __init__(self, supervisor: ControlRef, clock: Clock) -> None:
+        self._supervisor = supervisor
+        self._clock = clock
+        self._seats: dict[str, Seat] = {}
+        self._refs: dict[str, ChildRef] = {}
+        self._results: dict[str, ShutdownResult] = {}
+        self._gone: list[str] = []
+
+    def ref(self, child_id: str) -> ChildRef:
+        """Return the stable ref of a child."""
+        return self._refs[child_id]
+
+    def info(self, child: Child) -> ChildInfo:
+        """Return a picture of a child."""
+        return ChildInfo(
+            id=child.id,
+            state=child.state,
+            is_supervisor=child.is_supervisor,
+            restarts=child.restarts,
+            retry_at=child.retry_at,
+            last_error=None if child.last_error is None else describe(child.last_error),
+            ref=self._refs[child.id],
+        )
+
+    @staticmethod
+    def counts(children: Collection[Child]) -> ChildCounts:
+        """Return how many children there are."""
+        supervisors = sum(child.is_supervisor for child in children)
+        return ChildCounts(
+            specs=len(children),
+            active=sum(child.state in {ChildState.UP, ChildState.STOPPING} for child in children),
+            supervisors=supervisors,
+            workers=len(children) - supervisors,
+        )
+
+    def publish(self, child: Child, life: Life | None) -> None:
+        """Let the ref of a child know who is behind it."""
+        seat = self._seats.get(child.id)
+        if seat is None:
+            seat = self._seats[child.id] = Seat(child.id, self._clock)
+            self._refs[child.id] = ChildRef(seat, self._supervisor)
+        seat.occupant = Occupant(child.state, life, child.retry_at, child.restarts, child.last_error)
+        if child.state is ChildState.UP and not seat.ready.is_ready():
+            write(seat.ready)
+
+    def remove(self, child_id: str) -> None:
+        """Let the ref of a child know that there will be nobody any more."""
+        seat = self._seats.pop(child_id, None)
+        if seat is None:
+            return
+        del self._refs[child_id]
+        self._gone.append(child_id)
+        before = seat.occupant
+        seat.occupant = Occupant(ChildState.DOWN, error=before.error, restarts=before.restarts)
+        write(seat.ended, ActorExit(child_id, before.error, asked=True))
+
+    def close(self) -> None:
+        """Do that with all of them."""
+        for child_id in tuple(self._seats):
+            self.remove(child_id)
+
+    def last_result(self, child_id: str) -> ShutdownResult:
+        """Return how the last end of a child went."""
+        return self._results.get(child_id) or ShutdownResult(loop_name=child_id, clean_shutdown=True, duration=0.0)
+
+    def forget_result(self, child_id: str) -> None:
+        """Forget how an end went."""
+        self._results.pop(child_id, None)
+
+    def forget_results(self) -> None:
+        """Do that for children that are gone, once whoever waited for their end was answered."""
+        while self._gone:
+            self.forget_result(self._gone.pop())
+
+    def keep_result(self, child_id: str, life: Life | None, cause: BaseException | None) -> ShutdownResult:
+        """Remember how an end went, in the child's own words if it tells."""
+        result = None if life is None else life.result()
+        if result is None:
+            error = None if cause is None else describe(cause)
+            result = ShutdownResult(loop_name=child_id, clean_shutdown=cause is None, duration=0.0, error=error)
+        self._results[child_id] = result
+        return result

@@ -1,0 +1,156 @@
+"""What happened in a supervisor: typed events, the last of which are kept, and all of which can be listened to."""
+
+from __future__ import annotations
+
+import traceback
+from collections import deque
+from typing import TYPE_CHECKING, Any, final
+
+import pykka
+from pydantic import BaseModel, ConfigDict
+
+from loopwarden._log import describe
+from loopwarden._ticket import Ticket, write
+from loopwarden.actors import InHand
+from loopwarden.supervision._effects import EventKind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from loopwarden._blocking import Blocking
+    from loopwarden.clock import Clock
+
+__all__ = ["EventLog", "EventStream", "SupervisionEvent", "stack_of"]
+
+#: How many events are kept by a supervisor, and by a stream that nobody reads.
+KEPT = 1_000
+
+
+class SupervisionEvent(BaseModel):
+    """One thing that happened to one child."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    kind: EventKind
+    #: The supervisor in which it happened, and the child it happened to.
+    supervisor: str
+    child: str
+    #: When, in seconds since the epoch.
+    at: float
+    #: What raised, in words.
+    cause: str | None = None
+    #: Where: the trace of the exception, or what the thread was doing when it gave no sign of life.
+    stack: str | None = None
+    #: Which restart this is, or is about; 0 is the first start.
+    attempt: int = 0
+    #: Seconds until the restart.
+    delay: float = 0.0
+    #: Why a child ended (``normal``, ``shutdown``, ``error``, ``killed``), or was given up.
+    reason: str = ""
+    #: Which worker, if it is about one.
+    worker: int | None = None
+    in_hand: tuple[InHand, ...] = ()
+
+
+def stack_of(error: BaseException | None) -> str | None:
+    """Return the trace of an exception as text, so that an event keeps no frame alive."""
+    if error is None:
+        return None
+    try:
+        return "".join(traceback.format_exception(error))
+    except BaseException as failure:  # noqa: BLE001  the exception of others may not want to be printed
+        return f"{type(error).__name__}, whose trace cannot be printed: {type(failure).__name__}"
+
+
+@final
+class EventStream:
+    """Events in order, from the subscription on, for one reader."""
+
+    def __init__(self, blocking: Blocking) -> None:
+        self._blocking = blocking
+        self._lock = blocking.lock()  # guards _events together with _waiting
+        self._events: deque[SupervisionEvent] = deque(maxlen=KEPT)
+        self._waiting: Ticket[None] | None = None
+
+    def put(self, event: SupervisionEvent) -> None:
+        """Add an event and wake the reader; the oldest goes if nobody reads."""
+        with self._lock:
+            self._events.append(event)
+            waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            write(waiting)
+
+    def get(self, timeout: float | None = None) -> SupervisionEvent:
+        """Return the next event.
+
+        Raises:
+            TicketTimeoutError: if there is none after ``timeout`` real seconds.
+        """
+        while True:
+            with self._lock:
+                if self._events:
+                    return self._events.popleft()
+                waiting = self._waiting = Ticket(self._blocking)
+            waiting.wait(timeout)  # woken by put
+
+    def wait_for(
+        self, kind: EventKind | str, child: str | None = None, timeout: float | None = 5.0
+    ) -> SupervisionEvent:
+        """Return the next event of that kind, dropping those before it.
+
+        Raises:
+            TicketTimeoutError: if nothing happens for ``timeout`` real seconds.
+        """
+        while True:
+            event = self.get(timeout)
+            if event.kind == kind and child in {None, event.child}:
+                return event
+
+    def __repr__(self) -> str:
+        return f"<EventStream, {len(self._events)} unread>"
+
+
+@final
+class EventLog:
+    """The last events of one supervisor, and who listens; belongs to that supervisor's thread."""
+
+    def __init__(self, supervisor: str, clock: Clock) -> None:
+        self._supervisor = supervisor
+        self._clock = clock
+        #: Takes each event too: the supervisor above.
+        self.forward: Callable[[SupervisionEvent], object] | None = None
+        self._kept: deque[SupervisionEvent] = deque(maxlen=KEPT)
+        self._listeners: list[EventStream | pykka.ActorRef[Any]] = []
+
+    def note(self, kind: EventKind, child: str, *, cause: BaseException | None = None, **fields: Any) -> None:
+        """Make an event of it, and add that."""
+        text = None if cause is None else describe(cause)
+        at = self._clock.wall()
+        self.add(SupervisionEvent(kind=kind, supervisor=self._supervisor, child=child, at=at, cause=text, **fields))
+
+    def add(self, event: SupervisionEvent) -> None:
+        """Keep an event, and tell it to those who listen; an actor that has ended listens no more."""
+        self._kept.append(event)
+        for listener in tuple(self._listeners):
+            try:
+                if isinstance(listener, EventStream):
+                    listener.put(event)
+                else:
+                    listener.tell(event)
+            except pykka.ActorDeadError:
+                self._listeners.remove(listener)
+        if self.forward is not None:
+            self.forward(event)
+
+    def subscribe(self, listener: EventStream | pykka.ActorRef[Any]) -> None:
+        """Tell a stream or an actor each event from now on."""
+        self._listeners.append(listener)
+
+    def unsubscribe(self, listener: EventStream | pykka.ActorRef[Any]) -> None:
+        """Tell it no more."""
+        self._listeners = [each for each in self._listeners if each is not listener]
+
+    @property
+    def kept(self) -> tuple[SupervisionEvent, ...]:
+        """The last events, oldest first."""
+        return tuple(self._kept)

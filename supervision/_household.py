@@ -1,0 +1,351 @@
+"""`Household`: carries out what a `Family` decides: makes, launches, stops and gives up children, and says so."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any, assert_never, final
+
+from loopwarden._ticket import Ticket, write
+from loopwarden.actors import AbandonRequest, AbandonResult, LoopRef
+from loopwarden.actors._zombies import ZOMBIES
+from loopwarden.errors import ChildNotFoundError
+from loopwarden.supervision._child import ChildState
+from loopwarden.supervision._crew import Crew
+from loopwarden.supervision._directory import Directory
+from loopwarden.supervision._effects import Answer, Effect, EventKind, Finish, Note, Ready, Start, Stop, Wake
+from loopwarden.supervision._events import EventLog, stack_of
+from loopwarden.supervision._family import Family
+from loopwarden.supervision._life import make_life
+from loopwarden.supervision._reports import (
+    Abandoned,
+    Ended,
+    Entered,
+    FromBelow,
+    LifeReport,
+    Made,
+    Report,
+    Retry,
+    TimedOut,
+)
+from loopwarden.supervision._tenure import Tenure
+from loopwarden.supervision._verdict import ChildExit, ExitReason, exit_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from loopwarden.actors import ControlRef, InHand, MessageFate, ShutdownResult, StallReport
+    from loopwarden.clock import Clock, Timer
+    from loopwarden.supervision._child_ref import ChildRef
+    from loopwarden.supervision._spec import ChildSpec, SupervisorSpec
+
+__all__ = ["Household"]
+
+#: The events that show where something was raised; the others follow from one of these.
+_WITH_STACK = frozenset((EventKind.EXITED, EventKind.START_FAILED))
+
+
+@final
+class Household:
+    """Belongs to one supervisor's thread; nothing here blocks it.
+
+    Args:
+        spec: The supervisor's.
+        clock: The time.
+        supervisor: The supervisor's own ref, for the refs of its children.
+        put: Takes reports from any thread; they come back through `report`.
+        ready: Called when the first children are up.
+        finish: Called when all are down and the supervisor is to end.
+    """
+
+    def __init__(
+        self,
+        spec: SupervisorSpec,
+        clock: Clock,
+        supervisor: ControlRef,
+        *,
+        put: Callable[[object], None],
+        ready: Callable[[], object],
+        finish: Callable[[BaseException | None], object],
+    ) -> None:
+        self._clock = clock
+        self._put = put
+        self._ready = ready
+        self._finish = finish
+        self.family = Family(spec)
+        self.log = EventLog(spec.name, clock)
+        self.directory = Directory(supervisor, clock)
+        #: What became of messages when children were stopped.
+        self.fates: list[MessageFate] = []
+        self._crew = Crew(f"{spec.name}-crew", clock.blocking)
+        self._dice = random.Random()  # noqa: S311  spreads restarts, guards nothing
+        self._tenures: dict[int, Tenure] = {}
+        self._timers: dict[str, Timer] = {}
+        self._wanted: dict[str, float] = {}  # seconds that whoever asked for the end allows
+        self._in_hand: tuple[InHand, ...] = ()
+        self._is_killing = False
+
+    # What is asked for; each ticket resolves when it is done.
+
+    def begin(self) -> None:
+        """Start the first children."""
+        self._carry_out(self.family.begin())
+
+    def start_child(self, spec: ChildSpec) -> Ticket[ChildRef]:
+        """Add a child and start it."""
+        return self._wait(lambda waiter: self.family.start_child(spec, waiter), lambda: self.directory.ref(spec.id))
+
+    def restart_child(self, child_id: str) -> Ticket[ChildRef]:
+        """Start a child that is down."""
+        return self._wait(
+            lambda waiter: self.family.restart_child(child_id, waiter), lambda: self.directory.ref(child_id)
+        )
+
+    def delete_child(self, child_id: str) -> Ticket[None]:
+        """Forget a child that is down."""
+        return self._wait(lambda waiter: self.family.delete_child(child_id, waiter), lambda: None)
+
+    def terminate_child(self, child_id: str, wanted: float = 0.0) -> Ticket[ShutdownResult]:
+        """Stop a child, which then stays down; it has ``wanted`` seconds if that is more than its spec says."""
+        child = self.family.roster.children.get(child_id)
+        if child is not None and child.state.is_alive:
+            self._wanted[child_id] = wanted
+        else:
+            self.directory.forget_result(child_id)  # that was an earlier end
+        return self._wait(
+            lambda waiter: self.family.terminate_child(child_id, waiter), lambda: self.directory.last_result(child_id)
+        )
+
+    def stop(self) -> None:
+        """Stop all children, and then finish."""
+        self._carry_out(self.family.stop())
+
+    def kill(self, reason: str) -> None:
+        """Give all children up, and then finish."""
+        self._is_killing = True
+        self._carry_out(self.family.stop())
+        for tenure in tuple(self._tenures.values()):
+            self._abandon(tenure, reason)
+
+    def abandon_child(self, child_id: str, request: AbandonRequest) -> Ticket[AbandonResult]:
+        """Give a child up, or one of its workers."""
+        tenure = self._tenure_of(child_id)
+        request = request.model_copy(update={"ticket": None})
+        if tenure is None or tenure.life is None or not isinstance(ref := tenure.life.ref, LoopRef):
+            done: Ticket[AbandonResult] = Ticket(self._clock.blocking)
+            done.complete(AbandonResult(abandoned=tenure is not None))
+            if tenure is not None:
+                self._abandon(tenure, request.reason)
+            return done
+        answer = ref.send(request)
+
+        def abandoned(ticket: Ticket[AbandonResult]) -> None:
+            if not ticket.has_failed() and ticket.wait(0).abandoned:
+                self._put(Abandoned(child_id, request, ticket.wait(0)))
+
+        answer.on_ready(abandoned)
+        return answer
+
+    def note_stall(self, child_id: str, stall: StallReport) -> None:
+        """Log that a worker gives no sign of life, and let its loop know."""
+        tenure = self._tenure_of(child_id)
+        if tenure is None or tenure.life is None:
+            return
+        self.log.note(
+            EventKind.RECALLED if stall.is_recalled else EventKind.STALLED,
+            child_id,
+            stack=stall.stack,
+            worker=stall.worker,
+            in_hand=stall.in_hand,
+            reason=f"silent for {stall.silent_for:.1f} s",
+        )
+        if isinstance(ref := tenure.life.ref, LoopRef) and not stall.is_recalled:
+            ref.send(stall.model_copy(update={"ticket": None}))
+
+    # What is reported.
+
+    def report(self, report: Report) -> None:
+        """Take in what has become of a child."""
+        match report:
+            case Retry():
+                self._carry_out(self.family.retry(report.child, report.incarnation))
+            case FromBelow():
+                self.log.add(report.event)
+            case Abandoned():
+                self.log.note(
+                    EventKind.ABANDONED,
+                    report.child,
+                    stack=report.request.stack or None,
+                    reason=report.request.reason,
+                    worker=report.request.worker,
+                    in_hand=report.result.in_hand,
+                )
+            case Made() | Entered() | Ended() | TimedOut():
+                tenure = self._tenures.get(report.incarnation)
+                if tenure is not None:  # otherwise it was given up before
+                    self._report_of(tenure, report)
+            case _:
+                assert_never(report)
+
+    def _report_of(self, tenure: Tenure, report: LifeReport) -> None:
+        now, roll = self._clock.monotonic(), self._dice.random()
+        child, incarnation = tenure.spec.id, tenure.incarnation
+        match report:
+            case Made():
+                self._launch(tenure, report)
+            case Entered():
+                tenure.has_entered = True
+                is_supervisor = tenure.life is not None and tenure.life.is_supervisor
+                self._carry_out(self.family.started(child, incarnation, now, is_supervisor=is_supervisor))
+            case Ended():
+                del self._tenures[incarnation]
+                cause = report.ended.cause
+                self._keep_result(tenure, cause)
+                if tenure.has_entered or tenure.is_stopping:
+                    ended = exit_of(cause, asked=report.ended.asked)
+                    self._carry_out(self.family.ended(child, incarnation, ended, now, roll))
+                else:
+                    cause = cause or RuntimeError("it ended before it was running")
+                    self._carry_out(self.family.start_failed(child, incarnation, cause, now, roll))
+            case TimedOut():
+                self._abandon(tenure, "it did not stop in time")
+
+    def _launch(self, tenure: Tenure, made: Made) -> None:
+        now, roll = self._clock.monotonic(), self._dice.random()
+        child, incarnation = tenure.spec.id, tenure.incarnation
+        if made.life is not None and not tenure.is_stopping:
+            tenure.life = made.life
+            self._publish(child)
+            tenure.launch(made.life)
+            return
+        del self._tenures[incarnation]  # what was made and is not wanted any more was never launched
+        tenure.cancel_timer()
+        if tenure.is_stopping:
+            ended = ChildExit(ExitReason.SHUTDOWN, made.error, asked=True)
+            self._carry_out(self.family.ended(child, incarnation, ended, now, roll))
+        elif made.error is not None:
+            self._carry_out(self.family.start_failed(child, incarnation, made.error, now, roll))
+        else:
+            self._carry_out(self.family.ignored(child, incarnation))
+
+    # What the family wants.
+
+    def _carry_out(self, effects: list[Effect]) -> None:
+        # First the refs, so that whoever is told or answered below sees through them what has happened.
+        touched = self.family.roster.touched
+        while touched:
+            self._publish(touched.pop())
+        for effect in effects:
+            match effect:
+                case Start():
+                    self._start(effect)
+                case Stop():
+                    self._stop(self._tenures[effect.incarnation])
+                case Wake():
+                    self._wake(effect)
+                case Answer():
+                    effect.waiter(effect.error)
+                case Note():
+                    self._note(effect)
+                case Ready():
+                    self._ready()
+                case Finish():
+                    self._finish(effect.cause)
+                case _:
+                    assert_never(effect)
+        self.directory.forget_results()
+
+    def _start(self, effect: Start) -> None:
+        tenure = Tenure(effect.spec, effect.incarnation, self._put)
+        self._tenures[effect.incarnation] = tenure
+        tenure.begin(self._crew, lambda: make_life(effect.spec, self._clock, effect.restarts))
+
+    def _stop(self, tenure: Tenure) -> None:
+        wanted = self._wanted.pop(tenure.spec.id, 0.0)
+        if self._is_killing or tenure.spec.shutdown == "brutal_kill":
+            tenure.is_stopping = True
+            self._put(TimedOut(tenure.incarnation))
+        else:
+            tenure.stop(wanted, self._clock)
+
+    def _abandon(self, tenure: Tenure, reason: str) -> None:
+        if tenure.is_abandoned:
+            return
+        tenure.is_abandoned = True
+        child = tenure.spec.id
+        in_hand = () if tenure.life is None else tenure.life.in_hand()
+        self.log.note(EventKind.ABANDONED, child, reason=reason, in_hand=in_hand)
+        if tenure.life is not None:
+            tenure.life.abandon(reason)
+            return
+        # Its factory hangs: what it may still return will not be launched.
+        del self._tenures[tenure.incarnation]
+        if tenure.made is not None:
+            ZOMBIES.add(f"{child}-start", tenure.made)
+        ended = tenure.killed(reason)
+        self._keep_result(tenure, ended.error)
+        now, roll = self._clock.monotonic(), self._dice.random()
+        self._carry_out(self.family.ended(child, tenure.incarnation, ended, now, roll))
+
+    def _wake(self, effect: Wake) -> None:
+        retry = Retry(effect.child, effect.incarnation)
+        try:
+            self._timers[effect.child] = self._clock.call_later(effect.delay, lambda: self._put(retry))
+        except RuntimeError:  # no thread for timers: an early restart is better than none
+            self._put(retry)
+
+    def close(self) -> None:
+        """Let go of everything; of children that are still there, because the supervisor was lost, ask the end."""
+        for tenure in tuple(self._tenures.values()):
+            if tenure.life is not None:
+                tenure.life.stop(tenure.patience())
+        for timer in self._timers.values():
+            timer.cancel()
+        self._crew.close()
+        self.directory.close()
+
+    def _publish(self, child_id: str) -> None:
+        child = self.family.roster.children.get(child_id)
+        if child is None or child.state is not ChildState.RESTARTING:
+            timer = self._timers.pop(child_id, None)
+            if timer is not None:
+                timer.cancel()
+        if child is None:
+            self.directory.remove(child_id)
+            return
+        tenure = self._tenures.get(child.incarnation) if child.state.is_alive else None
+        self.directory.publish(child, None if tenure is None else tenure.life)
+
+    def _wait(
+        self, ask: Callable[[Callable[[Exception | None], None]], list[Effect]], result: Callable[[], Any]
+    ) -> Ticket[Any]:
+        ticket: Ticket[Any] = Ticket(self._clock.blocking)
+
+        def answer(error: Exception | None) -> None:
+            write(ticket, None if error is not None else result(), error)
+
+        self._carry_out(ask(answer))
+        return ticket
+
+    def _tenure_of(self, child_id: str) -> Tenure | None:
+        child = self.family.roster.children.get(child_id)
+        if child is None:
+            raise ChildNotFoundError(child_id)
+        return self._tenures.get(child.incarnation)
+
+    def _keep_result(self, tenure: Tenure, cause: BaseException | None) -> None:
+        self._in_hand = () if tenure.life is None else tenure.life.in_hand()
+        result = self.directory.keep_result(tenure.spec.id, tenure.life, cause)
+        if tenure.is_stopping:
+            self.fates.extend(result.fates)
+
+    def _note(self, note: Note) -> None:
+        self.log.note(
+            note.kind,
+            note.child,
+            cause=note.error,
+            stack=stack_of(note.error) if note.kind in _WITH_STACK else None,
+            attempt=note.attempt,
+            delay=note.delay,
+            reason=note.reason,
+            in_hand=self._in_hand if note.kind is EventKind.EXITED else (),
+        )

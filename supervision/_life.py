@@ -1,0 +1,237 @@
+"""`Life`: one life of a child: what was made for it, launched, watched, and is stopped or given up in the end."""
+
+from __future__ import annotations
+
+import math
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Protocol, cast, final
+
+import pykka
+
+from loopwarden.actors import ControlActor, LoopActor, LoopRef, ShutdownConfirmRequest, ShutdownRequest, ShutdownResult
+from loopwarden.actors._actor import ActorExit
+from loopwarden.actors._messages import AbandonRequest
+from loopwarden.actors._runnable import check_loop
+from loopwarden.actors._zombies import ZOMBIES
+from loopwarden.errors import LoopAbandonedError
+from loopwarden.supervision._plain_actor import PlainActor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from loopwarden._ticket import Ticket
+    from loopwarden.actors import InHand
+    from loopwarden.actors._runnable import SupportsRun
+    from loopwarden.clock import Clock
+    from loopwarden.supervision._events import SupervisionEvent
+    from loopwarden.supervision._spec import ChildSpec
+
+__all__ = ["ActorLife", "Life", "PlainLife", "Watcher", "make_life"]
+
+
+class Watcher(Protocol):
+    """Is told what becomes of a life, on any thread; nothing here blocks."""
+
+    def entered(self) -> None: ...
+
+    def ended(self, ended: ActorExit) -> None: ...
+
+    def timed_out(self) -> None: ...
+
+
+class Life(Protocol):
+    """One life of a child; nothing here blocks, except in `make_life`."""
+
+    @property
+    def ref(self) -> pykka.ActorRef[Any]:
+        """Whom to speak to."""
+        ...
+
+    @property
+    def is_supervisor(self) -> bool: ...
+
+    def forward_events(self, listener: Callable[[SupervisionEvent], object]) -> None:
+        """Have the events of a supervisor told to the one above."""
+        ...
+
+    def launch(self, watcher: Watcher) -> None:
+        """Begin it; the watcher is told ``entered``, then ``ended``, or only that."""
+        ...
+
+    def stop(self, patience: float) -> None:
+        """Ask for the end; the watcher is told ``ended``, or ``timed_out`` if that takes too long."""
+        ...
+
+    def abandon(self, reason: str) -> None:
+        """Give it up; the watcher is told ``ended``."""
+        ...
+
+    def in_hand(self) -> tuple[InHand, ...]:
+        """Return what its workers have in hand, or had at the end."""
+        ...
+
+    def result(self) -> ShutdownResult | None:
+        """Return how the end went, if it tells."""
+        ...
+
+
+@final
+class ActorLife:
+    """The life of one of our own actors: a loop, a supervisor, or one that a user wrote."""
+
+    def __init__(self, actor: ControlActor, name: str, clock: Clock) -> None:
+        self._actor = actor
+        self._name = name
+        self._clock = clock
+        self._watcher: Watcher | None = None
+
+    @property
+    def ref(self) -> pykka.ActorRef[Any]:
+        """The actor's own ref."""
+        return self._actor.actor_ref
+
+    @property
+    def is_supervisor(self) -> bool:
+        """Whether it has children of its own, which take their own time to stop."""
+        return self._actor.has_children
+
+    def forward_events(self, listener: Callable[[SupervisionEvent], object]) -> None:
+        """Tell a supervisor where its events go."""
+        if self._actor.has_children:
+            cast("Any", self._actor).forward_events(listener)
+
+    def launch(self, watcher: Watcher) -> None:
+        """Start the actor; a failure to do so is its end."""
+        self._watcher = watcher
+        actor = self._actor
+
+        def ready(ticket: Ticket[None]) -> None:
+            if not ticket.has_failed():
+                watcher.entered()
+
+        actor.ready.on_ready(ready)
+        actor.ended.on_ready(lambda ticket: watcher.ended(ticket.wait(0)))
+        with suppress(RuntimeError):  # then it has ended, and that was told
+            actor.launch()
+
+    def stop(self, patience: float) -> None:
+        """Send a `ShutdownRequest` to what understands it, Pykka's own message to anything else."""
+        watcher = self._watcher
+        assert watcher is not None, "only what was launched is stopped"
+        ref = self._actor.actor_ref
+        if self._actor.answers_shutdown and patience != math.inf:
+
+            def answered(_: Ticket[ShutdownResult]) -> None:
+                if not self._actor.actor_stopped.is_set():
+                    watcher.timed_out()
+
+            ref.send(ShutdownRequest(timeout=patience)).on_ready(answered)
+            return
+        ref.stop(block=False)
+        _call_later(self._clock, patience, watcher.timed_out, self._actor.ended)
+
+    def abandon(self, reason: str) -> None:
+        """Send an `AbandonRequest`; an actor that does not know it is left alone, and counted."""
+        if self._actor.answers_shutdown:
+            self._actor.actor_ref.send(AbandonRequest(reason=reason))
+            return
+        assert self._watcher is not None, "only what was launched is abandoned"
+        ZOMBIES.add(self._name, self._actor.ended)
+        self._watcher.ended(ActorExit(self._name, LoopAbandonedError(self._name, reason)))
+
+    def in_hand(self) -> tuple[InHand, ...]:
+        """Ask the loop's workers, without a message."""
+        ref = self._actor.actor_ref
+        return ref.in_hand() if isinstance(ref, LoopRef) else ()
+
+    def result(self) -> ShutdownResult | None:
+        """Read it from the closed inbox."""
+        if not self._actor.answers_shutdown or not self._actor.ended.is_ready():
+            return None
+        return self._actor.actor_ref.send(ShutdownConfirmRequest()).wait(0)
+
+
+@final
+class PlainLife:
+    """The life of an unmodified Pykka actor."""
+
+    is_supervisor = False
+
+    def __init__(self, actor: pykka.ThreadingActor, name: str, clock: Clock) -> None:
+        self._name = name
+        self._clock = clock
+        self._watcher: Watcher | None = None
+        #: The actor, with its ends watched.
+        self.plain = PlainActor(actor, name, clock.blocking)
+
+    @property
+    def ref(self) -> pykka.ActorRef[Any]:
+        """Pykka's ref."""
+        return self.plain.actor.actor_ref
+
+    def forward_events(self, listener: Callable[[SupervisionEvent], object]) -> None:
+        """Do nothing: it has none."""
+
+    def launch(self, watcher: Watcher) -> None:
+        """Start the actor; a failure to do so is its end."""
+        self._watcher = watcher
+        self.plain.ended.on_ready(lambda ticket: watcher.ended(ticket.wait(0)))
+        self.plain.launch(watcher.entered)
+
+    def stop(self, patience: float) -> None:
+        """Send Pykka's own message: it comes after all that the actor was told before."""
+        assert self._watcher is not None, "only what was launched is stopped"
+        self.plain.ask_to_stop()
+        _call_later(self._clock, patience, self._watcher.timed_out, self.plain.ended)
+
+    def abandon(self, reason: str) -> None:
+        """Leave it alone, and count it: it ends when its handler returns."""
+        assert self._watcher is not None, "only what was launched is abandoned"
+        ZOMBIES.add(self._name, self.plain.ended)
+        self.plain.disown()
+        self._watcher.ended(ActorExit(self._name, LoopAbandonedError(self._name, reason)))
+
+    def in_hand(self) -> tuple[InHand, ...]:
+        """Return nothing: it does not tell."""
+        return ()
+
+    def result(self) -> ShutdownResult | None:
+        """Return nothing: it does not tell."""
+        return None
+
+
+def _call_later(clock: Clock, delay: float, callback: Callable[[], None], unless: Ticket[Any]) -> None:
+    if delay == math.inf:
+        return
+    timer = clock.call_later(delay, callback)
+    unless.on_ready(lambda _: timer.cancel())
+
+
+def make_life(spec: ChildSpec, clock: Clock, restarts: int) -> Life | None:
+    """Make what the spec says, without launching it; None if its factory says "not now". Calls user code.
+
+    Raises:
+        TypeError: if the factory returns something that cannot be supervised.
+        BaseException: whatever the factory, or the actor's constructor, raises.
+    """
+    if spec.actor is not None:
+        made: object = spec.actor(*spec.args, **spec.kwargs)
+    else:
+        assert spec.start is not None, "a spec has one of the two"
+        made = spec.start()
+    if made is None:
+        return None
+    if isinstance(made, pykka.ActorRef):
+        made.stop(block=False)
+        raise TypeError(f"start must return a loop, or an actor that is not started, but it started {made}")
+    if isinstance(made, ControlActor):
+        if made.is_launched:
+            raise TypeError(f"start must return an actor that is not started, but {made} is")
+        return ActorLife(made, spec.id, clock)
+    if isinstance(made, pykka.ThreadingActor):
+        return PlainLife(made, spec.id, clock)
+    try:
+        check_loop(made)
+    except TypeError as error:
+        raise TypeError(f"start must return a loop or an actor: {error}") from None
+    return ActorLife(LoopActor(cast("SupportsRun", made), spec.id, clock=clock, restarts=restarts), spec.id, clock)

@@ -1,0 +1,199 @@
+"""`PlainActor`: an unmodified Pykka actor whose every end is seen, once, and reaches nobody else.
+
+Pykka tells nobody when ``on_start`` raises, stops all actors of the process when anything raises a ``BaseException``,
+and leaves those waiting whose message comes too late. The class stays as it is: only this instance is wrapped.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, cast, final
+
+import pykka
+from typing_extensions import override
+
+from loopwarden._log import describe, report
+from loopwarden._ticket import Ticket, write
+from loopwarden.actors._actor import ActorExit
+from loopwarden.errors import ActorDeadError
+
+# Pykka's poison pill has no public name; whoever tells one end from another must know it.
+from pykka.messages import _ActorStop  # pyright: ignore[reportPrivateUsage]  # isort: skip
+from pykka._envelope import Envelope  # isort: skip  likewise
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from loopwarden._blocking import Blocking, WorkQueue
+
+__all__ = ["PlainActor"]
+
+
+@final
+class _ReplyTo(pykka.Future[Any]):
+    """Takes a reply for a ticket; one that nobody takes is dropped, where Pykka's own actor would be ended by it."""
+
+    def __init__(self, ticket: Ticket[Any]) -> None:
+        super().__init__()
+        self._ticket = ticket
+
+    @override
+    def get(self, *, timeout: float | None = None) -> Any:
+        return self._ticket.wait(timeout)
+
+    @override
+    def set(self, value: Any = None) -> None:
+        write(self._ticket, value)
+
+    @override
+    def set_exception(
+        self,
+        exc_info: tuple[type[BaseException] | None, BaseException | None, TracebackType | None] | None = None,
+    ) -> None:
+        with suppress(Exception):
+            self._ticket.set_exception(exc_info)
+
+
+@final
+class PlainActor:
+    """Runs one Pykka actor on one of our threads."""
+
+    def __init__(self, actor: pykka.ThreadingActor, name: str, blocking: Blocking) -> None:
+        self.actor = actor
+        self._hooked = cast("Any", actor)  # what is replaced below is private to Pykka
+        self._name = name
+        self._blocking = blocking
+        self._cause: BaseException | None = None
+        self._was_asked = False
+        self._stops_itself = False
+        self._is_closed = False
+        #: Resolves once, when the actor's thread has nothing more to do.
+        self.ended: Ticket[ActorExit] = Ticket(blocking)
+
+    def launch(self, entered: Callable[[], None]) -> None:
+        """Start it; ``entered`` is called, on its thread, when ``on_start`` has returned."""
+        self._wrap(entered)
+        pykka.ActorRegistry.register(self.actor.actor_ref)
+        try:
+            self._blocking.start_thread(self._run, f"{self._name}-actor")
+        except RuntimeError as error:
+            self._cause = error
+            self._finish()
+
+    def ask_to_stop(self) -> None:
+        """Have it stop after what it was told before."""
+        with suppress(pykka.ActorDeadError):
+            self.actor.actor_ref.tell(_ActorStop())
+
+    def ask(self, message: object) -> Ticket[Any]:
+        """Ask it; the ticket resolves also if the actor ends first."""
+        ticket: Ticket[Any] = Ticket(self._blocking)
+        self.actor.actor_inbox.put(Envelope(message, reply_to=_ReplyTo(ticket)))
+        return ticket
+
+    def tell(self, message: object) -> None:
+        """Tell it something."""
+        self.actor.actor_inbox.put(Envelope(message))
+
+    def disown(self) -> None:
+        """Let it end as soon as its handler returns, and speak to nobody meanwhile."""
+        pykka.ActorRegistry.unregister(self.actor.actor_ref)
+        self.actor.actor_stopped.set()
+        self._close_inbox()
+
+    def _wrap(self, entered: Callable[[], None]) -> None:
+        hooked = self._hooked
+        set_up, handle_failure, receive, stop = (
+            hooked._actor_loop_setup,  # noqa: SLF001  Pykka's extension points, pinned to its major version
+            hooked._handle_failure,  # noqa: SLF001  as above
+            hooked._handle_receive,  # noqa: SLF001  as above
+            self.actor.stop,
+        )
+
+        def set_up_and_tell() -> None:
+            set_up()
+            if not self.actor.actor_stopped.is_set():
+                entered()
+
+        def record_failure(kind: Any, error: BaseException | None, trace: Any) -> None:
+            self._record(error)
+            handle_failure(kind, error, trace)
+
+        def receive_alone(message: Any) -> Any:
+            if isinstance(message, _ActorStop) and not self._stops_itself:
+                self._was_asked = True
+            try:
+                return receive(message)
+            except Exception:
+                raise
+            except BaseException as error:  # isolates user code: Pykka would stop all actors
+                self._record(error)
+                pykka.ActorRegistry.unregister(self.actor.actor_ref)
+                self.actor.actor_stopped.set()
+                raise ActorDeadError(self._name, error) from error
+
+        def stop_itself() -> None:
+            self._stops_itself = True
+            stop()
+
+        hooked._actor_loop_setup = set_up_and_tell  # noqa: SLF001  as above
+        hooked._handle_failure = record_failure  # noqa: SLF001  as above
+        hooked._handle_receive = receive_alone  # noqa: SLF001  as above
+        hooked.stop = stop_itself
+        self._wrap_inbox()
+
+    def _wrap_inbox(self) -> None:
+        inbox = cast("Any", self.actor.actor_inbox)
+        put = inbox.put
+
+        def put_and_look(envelope: Any) -> None:
+            put(envelope)
+            if self._is_closed:  # put first, look second; closing does it in the other order
+                self._flush()
+
+        inbox.put = put_and_look
+
+    def _run(self) -> None:
+        try:
+            self._hooked._actor_loop()  # noqa: SLF001  Pykka's own loop
+        except BaseException as error:  # noqa: BLE001  isolates user code
+            self._record(error)
+        self._finish()
+
+    def _finish(self) -> None:
+        pykka.ActorRegistry.unregister(self.actor.actor_ref)
+        self.actor.actor_stopped.set()
+        self._close_inbox()
+        if self._cause is not None:
+            report(logging.ERROR, "%s was ended by %s", self._name, describe(self._cause), error=self._cause)
+        write(self.ended, ActorExit(self._name, self._cause, self._was_asked))
+
+    def _record(self, error: BaseException | None) -> None:
+        if self._cause is None:  # the first is why; what its handling raises comes after it
+            self._cause = error
+
+    def _close_inbox(self) -> None:
+        self._is_closed = True
+        self._flush()
+
+    def _flush(self) -> None:
+        inbox = cast("WorkQueue[Envelope[Any]]", self.actor.actor_inbox)  # Pykka's queue has those methods too
+        while True:
+            try:
+                envelope = inbox.get_nowait()
+            except queue.Empty:
+                return
+            if envelope.reply_to is None:
+                continue
+            error = ActorDeadError(self._name, self._cause)
+            with suppress(Exception):  # somebody else's future may have been written already
+                if isinstance(envelope.message, _ActorStop):
+                    envelope.reply_to.set(None)
+                else:
+                    envelope.reply_to.set_exception((ActorDeadError, error, None))
+
+    def __repr__(self) -> str:
+        return f"<PlainActor {self._name!r}, {'ended' if self.ended.is_ready() else 'not ended'}>"

@@ -1,0 +1,43 @@
+"""`Pool`: children that are all alike, and how many of them there are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, final
+
+from loopwarden._ticket import Ticket
+
+if TYPE_CHECKING:
+    from loopwarden.supervision._child_ref import ChildRef
+    from loopwarden.supervision._household import Household
+    from loopwarden.supervision._spec import ChildSpec
+
+__all__ = ["Pool"]
+
+
+@final
+class Pool:
+    """Makes a household of one template larger and smaller; belongs to the supervisor's thread."""
+
+    def __init__(self, template: ChildSpec, household: Household) -> None:
+        self._template = template
+        self._household = household
+        self._made = 0
+
+    def resize(self, size: int) -> Ticket[tuple[ChildRef, ...]]:
+        """Start new children, or terminate the youngest; the ticket has the refs of those that are to be there."""
+        household = self._household
+        there = [child.id for child in household.family.roster.children.values() if not child.is_held_down]
+        pending: list[Ticket[Any]] = [household.terminate_child(child) for child in there[size:]]
+        ids = there[:size]
+        for _ in range(size - len(there)):
+            self._made += 1
+            child = self._template.model_copy(update={"id": f"{self._template.id}-{self._made}"})
+            ids.append(child.id)
+            pending.append(household.start_child(child))
+        refs = tuple(household.directory.ref(child) for child in ids)
+        done: Ticket[None] = Ticket()
+        done.complete(None)
+        return done.join(*pending).map(lambda _: refs)
+
+    def __repr__(self) -> str:
+        return f"<Pool of {self._template.id!r}, {self._made} made>"

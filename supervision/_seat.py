@@ -1,0 +1,95 @@
+"""`Seat`: who is behind a stable ref now; written by the supervisor, read by anyone without a lock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, final
+
+from loopwarden._log import describe
+from loopwarden._ticket import Ticket
+from loopwarden.actors import Activity, ActorExit, ControlRef, HealthStatus, LoopState
+from loopwarden.supervision._child import ChildState
+
+if TYPE_CHECKING:
+    import pykka
+
+    from loopwarden.clock import Clock
+    from loopwarden.supervision._life import Life
+    from loopwarden.supervision._plain_actor import PlainActor
+
+__all__ = ["Occupant", "Seat"]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Occupant:
+    """Who is there, and what the supervisor knows of it."""
+
+    state: ChildState = ChildState.PENDING
+    life: Life | None = None
+    retry_at: float | None = None
+    restarts: int = 0
+    error: BaseException | None = None
+
+
+_STATES = {
+    ChildState.PENDING: LoopState.IDLE,
+    ChildState.STARTING: LoopState.STARTING,
+    ChildState.UP: LoopState.RUNNING,
+    ChildState.STOPPING: LoopState.STOPPING,
+    ChildState.RESTARTING: LoopState.FAILED,
+    ChildState.DOWN: LoopState.STOPPED,
+}
+
+
+@final
+class Seat:
+    """The place of one child; it outlives those who sit there."""
+
+    def __init__(self, child: str, clock: Clock) -> None:
+        self.child = child
+        self.clock = clock
+        #: One value, replaced as a whole, so that a reader never sees half of a change.
+        self.occupant = Occupant()
+        #: Resolves when the child is deleted, or its supervisor has ended.
+        self.ended: Ticket[ActorExit] = Ticket(clock.blocking)
+        #: Resolves when the child is up for the first time.
+        self.ready: Ticket[None] = Ticket(clock.blocking)
+
+    @property
+    def ref(self) -> pykka.ActorRef[Any] | None:
+        """Whom to speak to."""
+        life = self.occupant.life
+        return None if life is None else life.ref
+
+    @property
+    def control_ref(self) -> ControlRef | None:
+        """Whom to speak to, if it is one of our own actors."""
+        ref = self.ref
+        return ref if isinstance(ref, ControlRef) else None
+
+    @property
+    def plain(self) -> PlainActor | None:
+        """The Pykka actor that sits there, if it is one."""
+        return getattr(self.occupant.life, "plain", None)
+
+    def health(self) -> HealthStatus:
+        """Answer for a child that cannot answer itself."""
+        now = self.occupant
+        state = _STATES[now.state]
+        if now.state is ChildState.DOWN and now.error is not None:
+            state = LoopState.FAILED
+        return HealthStatus(
+            loop_name=self.child,
+            state=state,
+            running=now.state.is_alive,
+            last_heartbeat=None,
+            heartbeat_age=None,
+            activity=Activity.BACKING_OFF if now.state is ChildState.RESTARTING else None,
+            restarts=now.restarts,
+            retry_at=now.retry_at,
+            error=None if now.error is None else describe(now.error),
+        )
+
+    def __repr__(self) -> str:
+        return f"<Seat of {self.child!r}, {self.occupant.state}>"

@@ -1,0 +1,341 @@
+"""`Supervisor`: starts, watches, restarts and stops children, and always answers."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypedDict, cast, get_args
+
+from typing_extensions import Unpack, override
+
+from loopwarden._log import describe
+from loopwarden._ticket import Ticket, write
+from loopwarden.actors import (
+    AbandonRequest,
+    AbandonResult,
+    ControlActor,
+    Deferred,
+    HealthCheckRequest,
+    HealthStatus,
+    LoopState,
+    ShutdownConfirmRequest,
+    ShutdownRequest,
+    ShutdownResult,
+    StallReport,
+)
+from loopwarden.actors._patience import in_time
+from loopwarden.clock import SYSTEM_CLOCK, Clock
+from loopwarden.errors import ChildNotFoundError, InvalidChildError, UnsupportedRequestError
+from loopwarden.supervision._child_ref import ForChild
+from loopwarden.supervision._family import Phase
+from loopwarden.supervision._household import Household
+from loopwarden.supervision._pool import Pool
+from loopwarden.supervision._reports import Report
+from loopwarden.supervision._requests import (
+    ChildSpecRequest,
+    CountChildrenRequest,
+    DeleteChildRequest,
+    EventsRequest,
+    ResizeRequest,
+    RestartChildRequest,
+    StartChildRequest,
+    SubscribeRequest,
+    TerminateChildRequest,
+    UnsubscribeRequest,
+    WhichChildrenRequest,
+    WhichChildRequest,
+)
+from loopwarden.supervision._spec import AutoShutdown, ChildSpec, Strategy, SupervisorSpec
+from loopwarden.supervision._supervisor_ref import SupervisorRef
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+    from loopwarden._backoff import Backoff
+    from loopwarden.supervision._child import Child
+    from loopwarden.supervision._child_ref import ChildRef
+    from loopwarden.supervision._events import SupervisionEvent
+
+__all__ = ["Supervisor", "SupervisorOptions"]
+
+_REPORTS = get_args(Report)
+
+_STATES = {
+    Phase.STARTING: LoopState.STARTING,
+    Phase.RUNNING: LoopState.RUNNING,
+    Phase.STOPPING: LoopState.STOPPING,
+    Phase.ENDED: LoopState.STOPPED,
+}
+
+
+class SupervisorOptions(TypedDict, total=False):
+    """What a supervisor can be told about itself; see `SupervisorSpec` for what each means and its default."""
+
+    strategy: Strategy
+    intensity: int | None
+    period: float
+    auto_shutdown: AutoShutdown
+    children: tuple[ChildSpec, ...]
+    template: ChildSpec | None
+    backoff: Backoff | None
+    reset_after: float
+    sequential: bool
+
+
+class Supervisor(ControlActor):
+    """Keeps children running, as Erlang's supervisors do.
+
+    It never runs user code itself, and never waits: it answers while children are being started, restarted or stopped.
+    Nothing that a child does ends the supervisor, unless its children fail more often than ``intensity`` allows. Then
+    it stops all of them and ends with `SupervisorGaveUp`, which a supervisor above takes as the end of a child.
+
+    >>> from loopwarden.testing import ProbeLoop
+    >>> with Supervisor.open("media") as media:
+    ...     resize = media.spawn(ChildSpec(id="resize", start=ProbeLoop))
+    ...     resize.send(HealthCheckRequest()).wait(timeout=5).state.value
+    'running'
+    """
+
+    _is_ready_when_started = False
+    answers_shutdown = True
+    has_children = True
+
+    def __init__(self, name: str, *, clock: Clock = SYSTEM_CLOCK, **options: Unpack[SupervisorOptions]) -> None:
+        self.spec = SupervisorSpec(name=name, **options)
+        self.name = name
+        super().__init__(clock=clock)
+        self._thread_name = f"{name}-supervisor"
+        self._household = Household(
+            self.spec,
+            clock,
+            self.actor_ref,
+            put=lambda report: self._inbox.put((report, None)),
+            ready=lambda: write(self.ready),
+            finish=self._end,
+        )
+        self._final: Ticket[ShutdownResult] = Ticket(clock.blocking)
+        self._stopping_since: float | None = None
+        template = self.spec.template
+        self._pool = None if template is None else Pool(template, self._household)
+
+    @classmethod
+    @override
+    def start(cls, name: str, *, clock: Clock = SYSTEM_CLOCK, **options: Unpack[SupervisorOptions]) -> SupervisorRef:  # pyright: ignore[reportIncompatibleMethodOverride]  Pykka's takes anything
+        """Make a supervisor and start it; return when its first children are up.
+
+        Raises:
+            StartFailed: if one of them cannot be started; then the others have been stopped, and it has ended.
+        """
+        ref = cls(name, clock=clock, **options).launch()
+        ref.ready.wait_ready()
+        if ref.ready.has_failed():
+            ref.wait()
+        return ref
+
+    @classmethod
+    @contextmanager
+    def open(
+        cls, name: str, *, clock: Clock = SYSTEM_CLOCK, **options: Unpack[SupervisorOptions]
+    ) -> Generator[SupervisorRef, None, None]:
+        """Start a supervisor for a ``with`` block, at the end of which everything that it has started is gone."""
+        ref = cls.start(name, clock=clock, **options)
+        try:
+            yield ref
+        finally:
+            ref.stop()
+
+    @override
+    def launch(self) -> SupervisorRef:
+        """Start this very supervisor, without waiting for its children; launching again changes nothing."""
+        super().launch()
+        return self.actor_ref
+
+    @property
+    @override
+    def actor_ref(self) -> SupervisorRef:
+        """The ref of this actor."""
+        return cast("SupervisorRef", self._actor_ref)
+
+    @override
+    def _create_ref(self) -> SupervisorRef:
+        return SupervisorRef(self)
+
+    @override
+    def __str__(self) -> str:
+        return f"Supervisor {self.name!r}"
+
+    def forward_events(self, listener: Callable[[SupervisionEvent], object]) -> None:
+        """Have each event told to the supervisor above; called by it, before the launch."""
+        self._household.log.forward = listener
+
+    @override
+    def on_start(self) -> None:
+        self._household.begin()
+
+    @override
+    def on_receive(self, message: object) -> object:  # noqa: PLR0911  one answer for each request
+        if isinstance(message, _REPORTS):
+            self._household.report(cast("Report", message))
+            return None
+        match message:
+            case ForChild():
+                return self._for_child(message)
+            case HealthCheckRequest():
+                return self._health()
+            case ShutdownRequest():
+                return self._shut_down(message.timeout)
+            case ShutdownConfirmRequest():
+                return Deferred(self._final)
+            case AbandonRequest():
+                self._household.kill(message.reason)
+                return AbandonResult(abandoned=True)
+            case _:
+                return self._for_children(message)
+
+    def _for_children(self, message: object) -> object:  # noqa: C901, PLR0911  one answer for each request
+        household = self._household
+        match message:
+            case StartChildRequest():
+                return Deferred(self._start_child(message.child))
+            case TerminateChildRequest():
+                return Deferred(household.terminate_child(message.id))
+            case RestartChildRequest():
+                self._refuse_pool(message)
+                return Deferred(household.restart_child(message.id))
+            case DeleteChildRequest():
+                self._refuse_pool(message)
+                return Deferred(household.delete_child(message.id))
+            case WhichChildrenRequest():
+                return tuple(household.directory.info(child) for child in household.family.roster.children.values())
+            case WhichChildRequest():
+                return household.directory.info(self._child(message.id))
+            case CountChildrenRequest():
+                return household.directory.counts(household.family.roster.children.values())
+            case ChildSpecRequest():
+                return self._child(message.id).spec
+            case ResizeRequest():
+                if self._pool is None:
+                    raise UnsupportedRequestError(
+                        str(self._actor_ref), "ResizeRequest", "it is no pool: give a template"
+                    )
+                return Deferred(self._pool.resize(message.size))
+            case _:
+                return self._for_listeners(message)
+
+    def _for_listeners(self, message: object) -> object:
+        log = self._household.log
+        match message:
+            case EventsRequest():
+                return log.kept
+            case SubscribeRequest():
+                log.subscribe(message.listener)
+            case UnsubscribeRequest():
+                log.unsubscribe(message.listener)
+            case _:
+                request = type(message).__name__
+                raise UnsupportedRequestError(str(self._actor_ref), request, "it is no request of a supervisor")
+        return None
+
+    # Children.
+
+    def _start_child(self, child: ChildSpec) -> Ticket[ChildRef]:
+        if self._pool is not None:
+            raise InvalidChildError(child.id, f"cannot be added to the pool {self.name!r}: send a ResizeRequest")
+        try:
+            self.spec.check(child)
+        except ValueError as error:
+            raise InvalidChildError(child.id, f"cannot be added to supervisor {self.name!r}: {error}") from None
+        return self._household.start_child(child)
+
+    def _for_child(self, message: ForChild) -> object:
+        household, child, request = self._household, message.child, message.request
+        match request:
+            case ShutdownRequest():
+                answer = household.terminate_child(child, request.timeout)
+
+                def late() -> ShutdownResult:
+                    return ShutdownResult(loop_name=child, clean_shutdown=False, duration=request.timeout)
+
+                return Deferred(in_time(answer, request.timeout, late, self.clock, f"the shutdown of child {child!r}"))
+            case AbandonRequest():
+                return Deferred(household.abandon_child(child, request))
+            case StallReport():
+                household.note_stall(child, request)
+                return None
+            case _:
+                return household.directory.last_result(child)
+
+    def _refuse_pool(self, message: object) -> None:
+        if self._pool is not None:
+            raise UnsupportedRequestError(
+                str(self._actor_ref), type(message).__name__, "in a pool children are all alike: send a ResizeRequest"
+            )
+
+    def _child(self, child_id: str) -> Child:
+        child = self._household.family.roster.children.get(child_id)
+        if child is None:
+            raise ChildNotFoundError(child_id)
+        return child
+
+    # Itself.
+
+    def _health(self, error: BaseException | None = None) -> HealthStatus:
+        phase = self._household.family.phase
+        state = LoopState.FAILED if error is not None else _STATES[phase]
+        return HealthStatus(
+            loop_name=self.name,
+            state=state,
+            running=not state.has_ended,
+            last_heartbeat=None,
+            heartbeat_age=None,
+            restarts=self._household.family.restarts,
+            unclaimed_replies=self.unclaimed_replies,
+            error=None if error is None else describe(error),
+        )
+
+    def _shut_down(self, timeout: float) -> Deferred:
+        self._was_asked = True
+        self._asked_to_stop()
+        late = self._result
+        return Deferred(
+            in_time(self._final, timeout, lambda: late(clean=False), self.clock, f"the shutdown of {self._actor_ref}")
+        )
+
+    @override
+    def _asked_to_stop(self) -> None:
+        if self._stopping_since is None:
+            self._stopping_since = self.clock.monotonic()
+        self._household.stop()
+
+    def _result(self, *, clean: bool, error: BaseException | None = None) -> ShutdownResult:
+        since = self._stopping_since
+        return ShutdownResult(
+            loop_name=self.name,
+            clean_shutdown=clean,
+            duration=0.0 if since is None else self.clock.monotonic() - since,
+            fates=tuple(self._household.fates),
+            error=None if error is None else describe(error),
+        )
+
+    @override
+    def _epilogue(self, cause: BaseException | None) -> Callable[[object], object]:
+        self._household.close()
+        status = self._health(cause)
+        result = self._result(clean=cause is None, error=cause)
+        write(self._final, result)
+        events = self._household.log.kept
+        refuse = super()._epilogue(cause)
+
+        def answer(message: object) -> object:
+            match message:
+                case ShutdownRequest() | ShutdownConfirmRequest():
+                    return result
+                case HealthCheckRequest():
+                    return status
+                case EventsRequest():
+                    return events
+                case ForChild(child, ShutdownRequest() | ShutdownConfirmRequest()):
+                    return ShutdownResult(loop_name=child, clean_shutdown=True, duration=0.0)
+                case _:
+                    return refuse(message)
+
+        return answer

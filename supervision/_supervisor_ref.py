@@ -1,0 +1,92 @@
+"""`SupervisorRef`: how a supervisor is spoken to from any thread."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from typing_extensions import override
+
+from loopwarden.actors import ControlRef
+from loopwarden.supervision._events import EventStream
+from loopwarden.supervision._requests import (
+    ChildInfo,
+    EventsRequest,
+    ResizeRequest,
+    StartChildRequest,
+    SubscribeRequest,
+    WhichChildrenRequest,
+)
+
+if TYPE_CHECKING:
+    from loopwarden.supervision._child_ref import ChildRef
+    from loopwarden.supervision._events import SupervisionEvent
+    from loopwarden.supervision._spec import ChildSpec
+    from loopwarden.supervision._supervisor import Supervisor
+
+__all__ = ["SupervisorRef"]
+
+
+class SupervisorRef(ControlRef):
+    """A ref to a `Supervisor`. Its methods block their caller: inside actors, send the requests instead."""
+
+    def __init__(self, actor: Supervisor) -> None:
+        self.name = actor.name
+        super().__init__(actor)
+
+    def spawn(self, child: ChildSpec, timeout: float | None = None) -> ChildRef:
+        """Add a child, start it, and return a ref that stays good over its restarts.
+
+        Raises:
+            StartFailed: if it cannot be started; then it is not kept.
+            ChildExistsError: if there is a child of that id.
+            InvalidChildError: if this supervisor cannot have it.
+            TicketTimeoutError: if ``timeout`` passes first; the child is still being started.
+        """
+        return self.send(StartChildRequest(child=child)).wait(timeout)
+
+    def resize(self, size: int, timeout: float | None = None) -> tuple[ChildRef, ...]:
+        """Let a pool have ``size`` children; return their refs when they are up, and the others down.
+
+        Raises:
+            StartFailed: if one of them cannot be started.
+            UnsupportedRequestError: if it is no pool.
+        """
+        return self.send(ResizeRequest(size=size)).wait(timeout)
+
+    def children(self, timeout: float | None = 5.0) -> tuple[ChildInfo, ...]:
+        """Return which children there are."""
+        return self.send(WhichChildrenRequest()).wait(timeout)
+
+    def child(self, child_id: str, timeout: float | None = 5.0) -> ChildRef:
+        """Return the stable ref of a child.
+
+        Raises:
+            KeyError: if there is none of that id.
+        """
+        return {info.id: info.ref for info in self.children(timeout)}[child_id]
+
+    def events(self, timeout: float | None = 5.0) -> tuple[SupervisionEvent, ...]:
+        """Return the last events, oldest first."""
+        return self.send(EventsRequest()).wait(timeout)
+
+    def subscribe(self) -> EventStream:
+        """Return a stream of all events from now on, also of the supervisors below."""
+        stream = EventStream(self._blocking)
+        self.send(SubscribeRequest(listener=stream)).wait()
+        return stream
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Block until the supervisor has ended.
+
+        Raises:
+            SupervisorGaveUp: if it ended because its children failed too often.
+            StartFailed: if one of its first children could not be started.
+            TicketTimeoutError: if it has not ended after ``timeout`` real seconds.
+        """
+        cause = self.ended.wait(timeout).cause
+        if cause is not None:
+            raise cause
+
+    @override
+    def __str__(self) -> str:
+        return f"Supervisor {self.name!r}"

@@ -1,0 +1,94 @@
+"""`Tenure`: one child's stay with its supervisor, from the call of its factory to its end."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, final
+
+from loopwarden.errors import LoopAbandonedError
+from loopwarden.supervision._reports import FromBelow, Made, Reporter, TimedOut
+from loopwarden.supervision._verdict import ChildExit, ExitReason
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from loopwarden._ticket import Ticket
+    from loopwarden.clock import Clock, Timer
+    from loopwarden.supervision._crew import Crew
+    from loopwarden.supervision._life import Life
+    from loopwarden.supervision._spec import ChildSpec
+
+__all__ = ["Tenure"]
+
+#: Seconds that a child has to stop, if its spec does not say.
+PATIENCE = 5.0
+
+
+@final
+@dataclass(slots=True, eq=False)
+class Tenure:
+    """One stay; only its supervisor's thread touches it."""
+
+    spec: ChildSpec
+    incarnation: int
+    #: Takes what is to be reported to the supervisor.
+    put: Callable[[object], None]
+    #: Nobody yet while the factory is at work.
+    life: Life | None = None
+    #: Resolves when the factory has returned.
+    made: Ticket[None] | None = None
+    has_entered: bool = False
+    is_stopping: bool = False
+    is_abandoned: bool = False
+    # Runs out when a factory that is not wanted any more has had its time.
+    _timer: Timer | None = None
+
+    def begin(self, crew: Crew, make: Callable[[], Life | None]) -> None:
+        """Have the factory called."""
+
+        def job() -> None:
+            try:
+                made = Made(self.incarnation, make())
+            except BaseException as error:  # noqa: BLE001  isolates user code: it is why the start failed
+                made = Made(self.incarnation, error=error)
+            self.put(made)
+
+        try:
+            self.made = crew.submit(job)
+        except RuntimeError as error:  # no thread for it
+            self.put(Made(self.incarnation, error=error))
+
+    def launch(self, life: Life) -> None:
+        """Begin a life."""
+        life.forward_events(lambda event: self.put(FromBelow(event)))
+        life.launch(Reporter(self.incarnation, self.put))
+
+    def stop(self, wanted: float, clock: Clock) -> None:
+        """Ask for the end, within what the spec allows, or ``wanted`` seconds if that is more."""
+        self.is_stopping = True
+        patience = self.patience(wanted)
+        if self.life is not None:
+            self.life.stop(patience)
+            return
+        try:
+            self._timer = clock.call_later(patience, lambda: self.put(TimedOut(self.incarnation)))
+        except RuntimeError:  # no thread for timers: then it has no time
+            self.put(TimedOut(self.incarnation))
+
+    def cancel_timer(self) -> None:
+        """Note that a factory that is not wanted any more has returned in time."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def patience(self, wanted: float = 0.0) -> float:
+        """Return the seconds that it has to stop."""
+        if isinstance(self.spec.shutdown, float | int):
+            return max(self.spec.shutdown, wanted)
+        if self.life is not None and self.life.is_supervisor:
+            return math.inf
+        return max(PATIENCE, wanted)
+
+    def killed(self, reason: str) -> ChildExit:
+        """Return the end of one that never got beyond its factory."""
+        return ChildExit(ExitReason.KILLED, LoopAbandonedError(self.spec.id, reason))
