@@ -15,7 +15,7 @@ from loopwarden.errors import TicketTimeoutError
 if TYPE_CHECKING:
     from loopwarden.actors._ref import ControlRef
 
-__all__ = ["forget", "remember", "stop_forgotten"]
+__all__ = ["alive", "forget", "remember", "stop_forgotten"]
 
 #: Seconds that forgotten actors have to end, all together: a forgotten loop may complete the message in hand, and
 #: still does not hang the interpreter. All our threads are daemons, so after that it exits whatever they do.
@@ -35,9 +35,14 @@ def forget(ref: ControlRef) -> None:
     _alive.pop(ref.actor_urn, None)
 
 
+def alive() -> list[ControlRef]:
+    """Return the actors that have been started and have not ended."""
+    return list(_alive.values())
+
+
 def stop_forgotten() -> None:
     """Stop every actor that is alive, together, within one deadline, with a ``ResourceWarning``."""
-    refs = list(_alive.values())
+    refs = alive()
     if not refs:
         return
     try:

@@ -14,6 +14,7 @@ from loopwarden._ticket import Ticket, write
 from loopwarden.actors._actor import ControlActor, Deferred
 from loopwarden.actors._helper import Helper
 from loopwarden.actors._loop_ref import LoopRef, cannot_process
+from loopwarden.actors._mailbox_worker import FENCE_AFTER
 from loopwarden.actors._messages import (
     AbandonRequest,
     AbandonResult,
@@ -101,6 +102,7 @@ class LoopActor(ControlActor):
         self._stopper = Stopper(loop, self.name, self._worker.ended, clock)
         self._final: Ticket[ShutdownResult] = Ticket(clock.blocking)
         self._stopping_since: float | None = None
+        self._abandoned: LoopAbandonedError | None = None
 
     @classmethod
     @override
@@ -161,9 +163,9 @@ class LoopActor(ControlActor):
                 report(logging.WARNING, text, message.worker, self.name, message.silent_for, message.stack)
                 return None
             case _WorkerEnded():
-                if message.cause is None and self._stopping_since is None:
+                if message.cause is None and self._stopping_since is None and self._abandoned is None:
                     report(logging.INFO, "loop %r returned without being asked to stop", self.name)
-                self._end(message.cause)
+                self._end(self._abandoned or message.cause)
                 return None
             case _:
                 raise UnsupportedRequestError(
@@ -262,7 +264,10 @@ class LoopActor(ControlActor):
         loop = self.loop if isinstance(self.loop, SupportsRecovery) else None
         zombie = None if loop is None or request.worker is None else loop.replace(request.worker)
         ZOMBIES.add(f"{self.name}-worker", self._worker.ended if zombie is None else zombie)
+        if zombie is not None:
+            self.vitals.renew()
         text = f"abandoned: {request.reason}" if request.reason else "abandoned"
+        done = AbandonResult(abandoned=True, replaced=zombie is not None, in_hand=in_hand)
         given_back: Ticket[AbandonResult] = Ticket(self.clock.blocking)
 
         def give_back() -> None:
@@ -270,15 +275,16 @@ class LoopActor(ControlActor):
                 if loop is not None:
                     loop.give_back(request.worker if zombie is not None else None, text)
             finally:
-                write(given_back, AbandonResult(abandoned=True, replaced=True, in_hand=in_hand))
+                write(given_back, done)
 
-        # On a thread of its own: the helper may be the one that hangs.
+        # On a thread of its own: the helper may be the one that hangs. A store that hangs is not waited for.
         Helper(f"{self.name}-returns", self.clock.blocking).run_once(give_back)
-        if zombie is not None:
-            self.vitals.renew()
-            return Deferred(given_back)
-        self._end(LoopAbandonedError(self.name, request.reason))
-        return AbandonResult(abandoned=True, in_hand=in_hand)
+        answer = in_time(given_back, FENCE_AFTER, lambda: done, self.clock, f"giving back what {self.name!r} had")
+        if zombie is None:
+            # Also if the worker ends just now, because its token was stopped: it did not end by itself.
+            self._abandoned = LoopAbandonedError(self.name, request.reason)
+            answer.on_ready(lambda _: self._worker_ended(None))
+        return Deferred(answer)
 
     def _worker_entered(self) -> None:
         """Say that the loop runs; on the worker, as its first act."""

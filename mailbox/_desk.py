@@ -83,6 +83,17 @@ class Desk(Generic[T, R]):
             self.shelf.put_delayed(entry, due)
             self.waiters.due_added(due)
 
+    def watch_due(self, watcher: Callable[[], object]) -> Callable[[], None]:
+        """Have ``watcher`` called when something is due sooner; return what ends that. Both take the lock."""
+        with self.lock:
+            self.shelf.watchers += (watcher,)
+
+        def unwatch() -> None:
+            with self.lock:
+                self.shelf.watchers = tuple(each for each in self.shelf.watchers if each is not watcher)
+
+        return unwatch
+
     def encode(self, body: T) -> Any:
         """Return what is kept for ``body``; needs no lock."""
         if self._codec is None:
@@ -109,8 +120,8 @@ class Desk(Generic[T, R]):
         fresh, in_turn = shelf.fresh, shelf.in_turn
         if fresh:
             shelf.last_in_turn = due
-            if due < shelf.first_due:  # noqa: PLR1730  min() is a call more with every receive
-                shelf.first_due = due
+            if due < shelf.first_due:
+                shelf.lower_first_due(due)
         while fresh and limit:
             limit -= 1
             # It leaves one place when it is in the other: a Ctrl-C in between may deliver it twice, but not lose it.

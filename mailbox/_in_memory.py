@@ -279,6 +279,13 @@ class InMemoryMailbox(Generic[T, R]):
                 None if due == math.inf else due - now,
             )
 
+    def watch_due(self, watcher: Callable[[], object]) -> Callable[[], None]:
+        """Have ``watcher`` called when something is due sooner than anything before; return what ends that.
+
+        It is called with the lock held, so it must neither block nor use the mailbox.
+        """
+        return self.desk.watch_due(watcher)
+
     # Finalising.
 
     def acknowledge_many(self, messages: Iterable[Message[T, R]]) -> list[Message[T, R]]:

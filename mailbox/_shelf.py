@@ -8,7 +8,7 @@ from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Any, Protocol, final
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from loopwarden.mailbox._message import Slip
 
@@ -93,6 +93,8 @@ class Shelf:
         self.size = 0
         #: Nothing is due before this; something may be due from then on.
         self.first_due = math.inf
+        #: Called, under the lock, when `first_due` is lowered; they must not block.
+        self.watchers: tuple[Callable[[], object], ...] = ()
         #: Visible messages that were never away: in order, because they come in order.
         #: Slips, and entries of those that have more to them.
         self.fresh: deque[Any] = deque()
@@ -242,7 +244,14 @@ class Shelf:
             self._stamps += 1
             entry.stamp = self._stamps
             heapq.heappush(self._out_of_turn, (due, entry.stamp, entry))
-        self.first_due = min(self.first_due, due)
+        if due < self.first_due:
+            self.lower_first_due(due)
+
+    def lower_first_due(self, due: float) -> None:
+        """Note that something is due sooner than anything else, and tell who wants to know."""
+        self.first_due = due
+        for watcher in self.watchers:
+            watcher()
 
     def _unschedule(self, entry: Entry) -> None:
         entry.due = math.inf

@@ -5,9 +5,10 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, final
 
+from loopwarden.clock import SYSTEM_CLOCK, Clock
+
 if TYPE_CHECKING:
     from loopwarden._blocking import Gate
-    from loopwarden.clock import Clock
 
 __all__ = ["Token", "wait_with"]
 
@@ -52,6 +53,19 @@ class Token:
         """Let one receive return early, now or the next time it would wait."""
         self._nudged = True
         self._open()
+
+    def wait(self, timeout: float | None = None, clock: Clock = SYSTEM_CLOCK) -> bool:
+        """Block until the stop, or until ``timeout`` seconds of the clock have passed; say which."""
+        if self._stopped:
+            return True
+        gate = clock.blocking.gate()
+        try:
+            self._gates.append(gate)  # first the gate, then the look: a stop does it in the other order
+            if not self._stopped:
+                clock.wait(gate, timeout)
+        finally:
+            self.detach(gate)
+        return self._stopped
 
     def attach(self, gate: Gate) -> None:
         """Have ``gate`` opened by the next stop or nudge; called by a receive before it waits."""

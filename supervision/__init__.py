@@ -7,6 +7,9 @@ from loopwarden.supervision._child import ChildState
 from loopwarden.supervision._child_ref import ChildRef
 from loopwarden.supervision._effects import EventKind
 from loopwarden.supervision._events import EventStream, SupervisionEvent
+from loopwarden.supervision._exit_code import ExitCode
+from loopwarden.supervision._ladder import StallPolicy
+from loopwarden.supervision._reaper import ReaperActor
 from loopwarden.supervision._requests import (
     ChildCounts,
     ChildInfo,
@@ -23,10 +26,12 @@ from loopwarden.supervision._requests import (
     WhichChildrenRequest,
     WhichChildRequest,
 )
+from loopwarden.supervision._scope import DaemonScope, daemon_scope
 from loopwarden.supervision._spec import ChildSpec, SupervisorSpec
 from loopwarden.supervision._supervisor import Supervisor, SupervisorOptions
 from loopwarden.supervision._supervisor_ref import SupervisorRef
 from loopwarden.supervision._verdict import ExitReason
+from loopwarden.supervision._watchdog import WatchdogActor
 
 __all__ = [
     # Supervisors and their children
@@ -39,6 +44,13 @@ __all__ = [
     "SupervisorOptions",
     "SupervisorRef",
     "SupervisorSpec",
+    # Daemons
+    "DaemonScope",
+    "ExitCode",
+    "ReaperActor",
+    "StallPolicy",
+    "WatchdogActor",
+    "daemon_scope",
     # Control messages
     "ChildSpecRequest",
     "CountChildrenRequest",

@@ -194,8 +194,7 @@ class Household:
                 self._launch(tenure, report)
             case Entered():
                 tenure.has_entered = True
-                is_supervisor = tenure.life is not None and tenure.life.is_supervisor
-                self._carry_out(self.family.started(child, incarnation, now, is_supervisor=is_supervisor))
+                self._carry_out(self.family.started(child, incarnation, now, is_supervisor=tenure.is_supervisor))
             case Ended():
                 del self._tenures[incarnation]
                 cause = report.ended.cause
@@ -210,7 +209,6 @@ class Household:
                 self._abandon(tenure, "it did not stop in time")
 
     def _launch(self, tenure: Tenure, made: Made) -> None:
-        now, roll = self._clock.monotonic(), self._dice.random()
         child, incarnation = tenure.spec.id, tenure.incarnation
         if made.life is not None and not tenure.is_stopping:
             tenure.life = made.life
@@ -219,6 +217,7 @@ class Household:
             return
         del self._tenures[incarnation]  # what was made and is not wanted any more was never launched
         tenure.cancel_timer()
+        now, roll = self._clock.monotonic(), self._dice.random()
         if tenure.is_stopping:
             ended = ChildExit(ExitReason.SHUTDOWN, made.error, asked=True)
             self._carry_out(self.family.ended(child, incarnation, ended, now, roll))

@@ -81,11 +81,16 @@ class Tenure:
         if self._timer is not None:
             self._timer.cancel()
 
+    @property
+    def is_supervisor(self) -> bool:
+        """True if it has children of its own."""
+        return self.life is not None and self.life.is_supervisor
+
     def patience(self, wanted: float = 0.0) -> float:
         """Return the seconds that it has to stop."""
         if isinstance(self.spec.shutdown, float | int):
             return max(self.spec.shutdown, wanted)
-        if self.life is not None and self.life.is_supervisor:
+        if self.is_supervisor:
             return math.inf
         return max(PATIENCE, wanted)
 

@@ -26,6 +26,18 @@ from loopwarden.actors import (
     wait_all,
 )
 from loopwarden.mailbox import Mailbox, Message, Token, open_mailbox
+from loopwarden.supervision import (
+    ChildRef,
+    ChildSpec,
+    DaemonScope,
+    ExitCode,
+    ReaperActor,
+    Supervisor,
+    SupervisorRef,
+    WatchdogActor,
+    WhichChildrenRequest,
+    daemon_scope,
+)
 
 __all__ = [
     # Loops
@@ -46,6 +58,16 @@ __all__ = [
     "Message",
     "Token",
     "open_mailbox",
+    # Supervision
+    "ChildRef",
+    "ChildSpec",
+    "DaemonScope",
+    "ExitCode",
+    "ReaperActor",
+    "Supervisor",
+    "SupervisorRef",
+    "WatchdogActor",
+    "daemon_scope",
     # Tickets
     "Ticket",
     "check_health",
@@ -57,4 +79,5 @@ __all__ = [
     "ShutdownConfirmRequest",
     "ShutdownRequest",
     "ShutdownResult",
+    "WhichChildrenRequest",
 ]

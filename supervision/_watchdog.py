@@ -1,0 +1,236 @@
+"""`WatchdogActor`: notices workers that hang, and does something about it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import traceback
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, final
+
+from typing_extensions import override
+
+from loopwarden._log import report
+from loopwarden.actors import (
+    ZOMBIES,
+    AbandonRequest,
+    ControlActor,
+    HealthCheckRequest,
+    RecallRequest,
+    StallReport,
+)
+from loopwarden.actors._helper import Helper
+from loopwarden.clock import SYSTEM_CLOCK, Clock, Timer
+from loopwarden.errors import UnsupportedRequestError
+from loopwarden.supervision._departure import depart
+from loopwarden.supervision._exit_code import ExitCode
+from loopwarden.supervision._ladder import Rung, StallPolicy, next_rung
+from loopwarden.supervision._requests import WhichChildrenRequest
+from loopwarden.supervision._supervisor_ref import SupervisorRef
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from loopwarden._ticket import Ticket
+    from loopwarden.actors import ControlRef, HealthStatus, WorkerStatus
+    from loopwarden.supervision._requests import ChildInfo
+
+__all__ = ["WatchdogActor"]
+
+#: Seconds between two looks, and how many looks there are at least before something counts as stalled.
+INTERVAL = 60.0
+LOOKS = 10
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """It is time to look."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Children:
+    children: tuple[ChildInfo, ...]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Health:
+    ref: ControlRef
+    status: HealthStatus
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _MoreZombies:
+    """A thread was given up."""
+
+
+class WatchdogActor(ControlActor):
+    """Asks loops for their health, judges each worker by its own heartbeat, and climbs a ladder about those that hang.
+
+    The stack of the thread is logged, then the worker's token is stopped, then it is fenced, its message given back and
+    another put in its place. If more than ``max_zombies`` threads have been given up that way, only a new process
+    helps: everything else is stopped, and the process ends with `ExitCode.TOO_MANY_ZOMBIES`.
+
+    A long handler that calls `beat` is not stalled, nor is a loop that waits for messages.
+
+    Args:
+        watch: Refs of loops, and of supervisors, whose loops are all watched.
+        stall_threshold: Seconds without a sign of life after which a worker counts as stalled.
+        interval: Seconds between two looks; never more than a tenth of the smallest threshold.
+        policies: For loops by name: another threshold, or how far to go.
+        max_zombies: How many threads may have been given up and still run.
+        patience: Seconds that everything has to stop before the process ends.
+        leave: Ends the process.
+        clock: The time.
+    """
+
+    def __init__(
+        self,
+        watch: Iterable[ControlRef],
+        *,
+        stall_threshold: float = 720.0,
+        interval: float = INTERVAL,
+        policies: Mapping[str, StallPolicy] | None = None,
+        max_zombies: int = 5,
+        patience: float = 5.0,
+        leave: Callable[[int], object] = os._exit,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._watch = tuple(watch)
+        self._policy = StallPolicy(threshold=float(stall_threshold))
+        self._policies = dict(policies or {})
+        if interval <= 0:
+            raise ValueError(f"interval must be more than 0 seconds, got {interval!r}")
+        if max_zombies < 0:
+            raise ValueError(f"max_zombies must be 0 or more, got {max_zombies!r}")
+        thresholds = [self._policy.threshold, *(each.threshold for each in self._policies.values())]
+        self._interval = min(interval, min(thresholds) / LOOKS)
+        self._max_zombies = max_zombies
+        self._patience = patience
+        self._leave = leave
+        super().__init__(clock=clock)
+        self._thread_name = "loopwarden-watchdog"
+        self._timer: Timer | None = None
+        # What was done about which silence: by worker, the heartbeat it ended with and the last step.
+        self._climbed: dict[int, tuple[float, Rung]] = {}
+        self._is_leaving = False
+
+    @override
+    def on_start(self) -> None:
+        ZOMBIES.listen(self._note_zombie)
+        self._sleep()
+
+    @override
+    def on_stop(self) -> None:
+        self._go()
+
+    @override
+    def on_failure(self, exception_type: Any, exception_value: Any, traceback: Any) -> None:
+        self._go()
+
+    @override
+    def on_receive(self, message: object) -> object:
+        match message:
+            case _Look():
+                self._sleep()
+                for ref in self._watch:
+                    self._ask(ref, has_children=isinstance(ref, SupervisorRef))
+            case _Children():
+                for child in message.children:
+                    self._ask(child.ref, has_children=child.is_supervisor)
+            case _Health():
+                for worker in message.status.workers:
+                    self._judge(message.ref, message.status.loop_name, worker)
+            case _MoreZombies():
+                if len(ZOMBIES) > self._max_zombies:
+                    names = ", ".join(ZOMBIES.names)
+                    self._depart(ExitCode.TOO_MANY_ZOMBIES, f"{len(ZOMBIES)} threads were given up: {names}")
+            case _:
+                raise UnsupportedRequestError(str(self.actor_ref), type(message).__name__, "it only watches")
+        return None
+
+    def _sleep(self) -> None:
+        try:
+            self._timer = self.clock.call_later(self._interval, lambda: self._tell_itself(_Look()))
+        except RuntimeError as error:
+            report(logging.ERROR, "the watchdog has no thread for its timer, and sleeps for ever", error=error)
+
+    def _go(self) -> None:
+        ZOMBIES.unlisten(self._note_zombie)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _note_zombie(self) -> None:
+        self._tell_itself(_MoreZombies())
+
+    def _tell_itself(self, message: object) -> None:
+        self._inbox.put((message, None))
+
+    def _ask(self, ref: ControlRef, *, has_children: bool) -> None:
+        """Ask without waiting; whoever does not answer is asked again at the next look."""
+
+        def children(ticket: Ticket[tuple[ChildInfo, ...]]) -> None:
+            if not ticket.has_failed():
+                self._tell_itself(_Children(ticket.wait(0)))
+
+        def health(ticket: Ticket[HealthStatus]) -> None:
+            if not ticket.has_failed():
+                self._tell_itself(_Health(ref, ticket.wait(0)))
+
+        if has_children:
+            ref.send(WhichChildrenRequest()).on_ready(children)
+        else:
+            ref.send(HealthCheckRequest()).on_ready(health)
+
+    def _judge(self, ref: ControlRef, loop_name: str, worker: WorkerStatus) -> None:
+        last, silent_for = worker.last_heartbeat, worker.silent_for
+        if last is None or silent_for is None:
+            return
+        beat, done = self._climbed.get(worker.worker, (last, Rung.NONE))
+        rung = next_rung(done if beat == last else Rung.NONE, silent_for, self._policies.get(loop_name, self._policy))
+        if rung is Rung.NONE:
+            if beat != last:
+                del self._climbed[worker.worker]
+            return
+        self._climbed[worker.worker] = (last, rung)
+        stack = _stack_of(worker.thread_id)
+        in_hand = () if worker.in_hand is None else (worker.in_hand,)
+        stall = StallReport(
+            worker=worker.worker,
+            last_heartbeat=last,
+            silent_for=silent_for,
+            stack=stack,
+            in_hand=in_hand,
+            is_recalled=rung is Rung.RECALL,
+        )
+        match rung:
+            case Rung.REPORT:
+                ref.send(stall)
+            case Rung.RECALL:
+                ref.send(RecallRequest(worker=worker.worker))
+                ref.send(stall)
+            case Rung.ABANDON:
+                reason = f"silent for {silent_for:.1f} s"
+                del self._climbed[worker.worker]
+                ref.send(AbandonRequest(worker=worker.worker, last_heartbeat=last, reason=reason, stack=stack))
+            case Rung.EXIT:
+                self._depart(ExitCode.STALLED, f"loop {loop_name!r} was silent for {silent_for:.1f} s, at\n{stack}")
+
+    def _depart(self, code: ExitCode, why: str) -> None:
+        if self._is_leaving:
+            return
+        self._is_leaving = True
+        # On a thread of its own, because this actor is stopped on the way too.
+        helper = Helper("loopwarden-departure", self.clock.blocking)
+        helper.run_once(lambda: depart(code, why, self._patience, self.clock, self._leave))
+
+
+def _stack_of(thread_id: int | None) -> str:
+    if thread_id is None:
+        return "its thread is not known"
+    frame = sys._current_frames().get(thread_id)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  there is no other way
+    return "its thread has ended" if frame is None else "".join(traceback.format_stack(frame))
