@@ -38,6 +38,7 @@ check: $(READY)
 bench: $(READY)
 	$(BIN)/python benchmarks/control_plane.py
 	$(BIN)/python benchmarks/mailbox.py
+	$(BIN)/python benchmarks/supervision.py
 
 format: $(READY)
 	$(BIN)/ruff format .

@@ -27,6 +27,7 @@ from loopwarden.actors._messages import (
     ShutdownRequest,
     ShutdownResult,
     StallReport,
+    StopSoon,
 )
 from loopwarden.actors._patience import in_time
 from loopwarden.actors._runnable import SupportsProcess, SupportsRecovery, SupportsRun, check_loop
@@ -143,12 +144,15 @@ class LoopActor(ControlActor):
         self._worker.start()
 
     @override
-    def on_receive(self, message: object) -> object:  # noqa: PLR0911  one answer for each request
+    def on_receive(self, message: object) -> object:  # noqa: C901, PLR0911  one answer for each request
         match message:
             case HealthCheckRequest():
                 return self._health()
             case ShutdownRequest():
                 return self._shut_down(message.timeout)
+            case StopSoon():
+                self._begin_stop(message.timeout)
+                return None
             case ShutdownConfirmRequest():
                 return Deferred(self._final)
             case ProcessRequest():

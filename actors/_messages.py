@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Generic, TypeVar
+from dataclasses import dataclass
+from typing import Annotated, Generic, TypeVar, final
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.json_schema import SkipJsonSchema
@@ -24,6 +25,7 @@ __all__ = [
     "ShutdownRequest",
     "ShutdownResult",
     "StallReport",
+    "StopSoon",
     "TicketCarrier",
 ]
 
@@ -40,6 +42,14 @@ class TicketCarrier:
     """
 
     __slots__ = ()
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class StopSoon:
+    """Stop as a `ShutdownRequest` says, without an answer: whoever sends it watches for the end itself."""
+
+    timeout: float
 
 
 class ControlMessage(BaseModel):

@@ -48,6 +48,10 @@ class Report:
         """Print a figure that no limit is set for."""
         print(f"  {what:<58} {value:>24}")
 
+    def limit(self, what: str, value: float, at_most: float) -> None:
+        """Print a figure that must not be more than ``at_most``."""
+        self._verdict(what, value, f"≤ {at_most:g}", ok=value <= at_most)
+
     def faster(self, what: str, ours: Callable[[], object], theirs: Callable[[], object], at_least: float) -> None:
         """Compare two jobs; ours must be at least that many times as fast."""
         ours_took, theirs_took = interleaved(ours, theirs)
@@ -70,9 +74,11 @@ class Report:
         sys.exit(bool(self.missed))
 
 
-def interleaved(ours: Callable[[], object], theirs: Callable[[], object]) -> tuple[float, float]:
+def interleaved(
+    ours: Callable[[], object], theirs: Callable[[], object], rounds_of_each: int = ROUNDS
+) -> tuple[float, float]:
     """Return the medians of both jobs, run in turns after one round to warm up."""
     ours()
     theirs()
-    rounds = [(seconds(ours), seconds(theirs)) for _ in range(ROUNDS)]
+    rounds = [(seconds(ours), seconds(theirs)) for _ in range(rounds_of_each)]
     return statistics.median(mine for mine, _ in rounds), statistics.median(other for _, other in rounds)

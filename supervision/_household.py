@@ -197,6 +197,7 @@ class Household:
                 self._carry_out(self.family.started(child, incarnation, now, is_supervisor=tenure.is_supervisor))
             case Ended():
                 del self._tenures[incarnation]
+                tenure.cancel_timer()
                 cause = report.ended.cause
                 self._keep_result(tenure, cause)
                 if tenure.has_entered or tenure.is_stopping:

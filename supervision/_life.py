@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol, cast, final
 
 import pykka
 
-from loopwarden.actors import ControlActor, LoopActor, LoopRef, ShutdownConfirmRequest, ShutdownRequest, ShutdownResult
+from loopwarden.actors import ControlActor, LoopActor, LoopRef, ShutdownConfirmRequest, ShutdownResult
 from loopwarden.actors._actor import ActorExit
-from loopwarden.actors._messages import AbandonRequest
+from loopwarden.actors._messages import AbandonRequest, StopSoon
 from loopwarden.actors._runnable import check_loop
 from loopwarden.actors._zombies import ZOMBIES
 from loopwarden.errors import LoopAbandonedError
@@ -36,8 +35,6 @@ class Watcher(Protocol):
 
     def ended(self, ended: ActorExit) -> None: ...
 
-    def timed_out(self) -> None: ...
-
 
 class Life(Protocol):
     """One life of a child; nothing here blocks, except in `make_life`."""
@@ -59,7 +56,7 @@ class Life(Protocol):
         ...
 
     def stop(self, patience: float) -> None:
-        """Ask for the end; the watcher is told ``ended``, or ``timed_out`` if that takes too long."""
+        """Ask for the end, which is to take no longer than that; the watcher is told ``ended``."""
         ...
 
     def abandon(self, reason: str) -> None:
@@ -79,10 +76,9 @@ class Life(Protocol):
 class ActorLife:
     """The life of one of our own actors: a loop, a supervisor, or one that a user wrote."""
 
-    def __init__(self, actor: ControlActor, name: str, clock: Clock) -> None:
+    def __init__(self, actor: ControlActor, name: str) -> None:
         self._actor = actor
         self._name = name
-        self._clock = clock
         self._watcher: Watcher | None = None
 
     @property
@@ -115,20 +111,13 @@ class ActorLife:
             actor.launch()
 
     def stop(self, patience: float) -> None:
-        """Send a `ShutdownRequest` to what understands it, Pykka's own message to anything else."""
-        watcher = self._watcher
-        assert watcher is not None, "only what was launched is stopped"
+        """Send it our own message if it understands that, Pykka's otherwise."""
         ref = self._actor.actor_ref
-        if self._actor.answers_shutdown and patience != math.inf:
-
-            def answered(_: Ticket[ShutdownResult]) -> None:
-                if not self._actor.actor_stopped.is_set():
-                    watcher.timed_out()
-
-            ref.send(ShutdownRequest(timeout=patience)).on_ready(answered)
+        if not self._actor.answers_shutdown:
+            ref.stop(block=False)
             return
-        ref.stop(block=False)
-        _call_later(self._clock, patience, watcher.timed_out, self._actor.ended)
+        with suppress(pykka.ActorDeadError):  # then it has ended, and that was told
+            ref.tell(StopSoon(patience))
 
     def abandon(self, reason: str) -> None:
         """Send an `AbandonRequest`; an actor that does not know it is left alone, and counted."""
@@ -159,7 +148,6 @@ class PlainLife:
 
     def __init__(self, actor: pykka.ThreadingActor, name: str, clock: Clock) -> None:
         self._name = name
-        self._clock = clock
         self._watcher: Watcher | None = None
         #: The actor, with its ends watched.
         self.plain = PlainActor(actor, name, clock.blocking)
@@ -178,11 +166,9 @@ class PlainLife:
         self.plain.ended.on_ready(lambda ticket: watcher.ended(ticket.wait(0)))
         self.plain.launch(watcher.entered)
 
-    def stop(self, patience: float) -> None:
+    def stop(self, patience: float) -> None:  # noqa: ARG002  it is not told
         """Send Pykka's own message: it comes after all that the actor was told before."""
-        assert self._watcher is not None, "only what was launched is stopped"
         self.plain.ask_to_stop()
-        _call_later(self._clock, patience, self._watcher.timed_out, self.plain.ended)
 
     def abandon(self, reason: str) -> None:
         """Leave it alone, and count it: it ends when its handler returns."""
@@ -198,13 +184,6 @@ class PlainLife:
     def result(self) -> ShutdownResult | None:
         """Return nothing: it does not tell."""
         return None
-
-
-def _call_later(clock: Clock, delay: float, callback: Callable[[], None], unless: Ticket[Any]) -> None:
-    if delay == math.inf:
-        return
-    timer = clock.call_later(delay, callback)
-    unless.on_ready(lambda _: timer.cancel())
 
 
 def make_life(spec: ChildSpec, clock: Clock, restarts: int) -> Life | None:
@@ -227,11 +206,11 @@ def make_life(spec: ChildSpec, clock: Clock, restarts: int) -> Life | None:
     if isinstance(made, ControlActor):
         if made.is_launched:
             raise TypeError(f"start must return an actor that is not started, but {made} is")
-        return ActorLife(made, spec.id, clock)
+        return ActorLife(made, spec.id)
     if isinstance(made, pykka.ThreadingActor):
         return PlainLife(made, spec.id, clock)
     try:
         check_loop(made)
     except TypeError as error:
         raise TypeError(f"start must return a loop or an actor: {error}") from None
-    return ActorLife(LoopActor(cast("SupportsRun", made), spec.id, clock=clock, restarts=restarts), spec.id, clock)
+    return ActorLife(LoopActor(cast("SupportsRun", made), spec.id, clock=clock, restarts=restarts), spec.id)

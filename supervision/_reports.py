@@ -107,7 +107,3 @@ class Reporter:
     def ended(self, ended: ActorExit) -> None:
         """Report its end."""
         self._put(Ended(self._incarnation, ended))
-
-    def timed_out(self) -> None:
-        """Report that it does not stop."""
-        self._put(TimedOut(self._incarnation))

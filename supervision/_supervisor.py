@@ -22,6 +22,7 @@ from loopwarden.actors import (
     ShutdownResult,
     StallReport,
 )
+from loopwarden.actors._messages import StopSoon
 from loopwarden.actors._patience import in_time
 from loopwarden.clock import SYSTEM_CLOCK, Clock
 from loopwarden.errors import ChildNotFoundError, InvalidChildError, UnsupportedRequestError
@@ -183,6 +184,10 @@ class Supervisor(ControlActor):
                 return self._health()
             case ShutdownRequest():
                 return self._shut_down(message.timeout)
+            case StopSoon():
+                self._was_asked = True
+                self._asked_to_stop()
+                return None
             case ShutdownConfirmRequest():
                 return Deferred(self._final)
             case AbandonRequest():

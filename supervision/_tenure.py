@@ -41,7 +41,7 @@ class Tenure:
     has_entered: bool = False
     is_stopping: bool = False
     is_abandoned: bool = False
-    # Runs out when a factory that is not wanted any more has had its time.
+    # Runs out when it has had its time to stop.
     _timer: Timer | None = None
 
     def begin(self, crew: Crew, make: Callable[[], Life | None]) -> None:
@@ -70,6 +70,7 @@ class Tenure:
         patience = self.patience(wanted)
         if self.life is not None:
             self.life.stop(patience)
+        if patience == math.inf:
             return
         try:
             self._timer = clock.call_later(patience, lambda: self.put(TimedOut(self.incarnation)))
@@ -77,7 +78,7 @@ class Tenure:
             self.put(TimedOut(self.incarnation))
 
     def cancel_timer(self) -> None:
-        """Note that a factory that is not wanted any more has returned in time."""
+        """Note that it has ended in time."""
         if self._timer is not None:
             self._timer.cancel()
 
