@@ -27,8 +27,8 @@ from loopwarden.supervision._requests import (
     WhichChildRequest,
 )
 from loopwarden.supervision._scope import DaemonScope, daemon_scope
-from loopwarden.supervision._spec import ChildSpec, SupervisorSpec
-from loopwarden.supervision._supervisor import Supervisor, SupervisorOptions
+from loopwarden.supervision._spec import ChildSpec, SupervisorOptions, SupervisorSpec
+from loopwarden.supervision._supervisor import Supervisor
 from loopwarden.supervision._supervisor_ref import SupervisorRef
 from loopwarden.supervision._verdict import ExitReason
 from loopwarden.supervision._watchdog import WatchdogActor

@@ -33,7 +33,7 @@ _FOR_SUPERVISOR = (ShutdownRequest, ShutdownConfirmRequest, AbandonRequest, Stal
 class ForChild:
     """A request that was sent to a child, but is its supervisor's to answer."""
 
-    child: str
+    seat: Seat
     request: Request[Any]
 
 
@@ -64,7 +64,7 @@ class ChildRef(ControlRef):
             raise TypeError(f"send() takes a Request, such as HealthCheckRequest(), got {message!r}")
         seat = self._seat
         if isinstance(message, _FOR_SUPERVISOR):
-            return self._supervisor.send_as(ForChild(self.name, message), cast("Request[R]", message))
+            return self._supervisor.send_as(ForChild(seat, message), cast("Request[R]", message))
         ref = seat.control_ref
         if ref is not None:
             return ref.send(message)

@@ -9,8 +9,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from loopwarden._log import report
-from loopwarden.actors import AbandonRequest
+from loopwarden.actors import AbandonRequest, LoopRef
 from loopwarden.actors._forgotten import alive
+from loopwarden.supervision._supervisor_ref import SupervisorRef
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,7 +53,8 @@ def _give_back(patience: float, clock: Clock) -> None:
         ref.stop(block=False)
     left = _wait(refs, patience, clock)
     for ref in left:
-        ref.send(AbandonRequest(reason="the process ends"))
+        if isinstance(ref, LoopRef | SupervisorRef):  # others do not know it
+            ref.send(AbandonRequest(reason="the process ends"))
     _wait(left, LAST_SECONDS, clock)
 
 

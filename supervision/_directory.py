@@ -39,6 +39,10 @@ class Directory:
         """Return the stable ref of a child."""
         return self._refs[child_id]
 
+    def is_current(self, seat: Seat) -> bool:
+        """Say whether a seat is still one of a child here, and not of an earlier one of the same id."""
+        return self._seats.get(seat.child) is seat
+
     def info(self, child: Child) -> ChildInfo:
         """Return a picture of a child."""
         return ChildInfo(

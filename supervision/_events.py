@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import traceback
 from collections import deque
 from typing import TYPE_CHECKING, Any, final
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any, final
 import pykka
 from pydantic import BaseModel, ConfigDict
 
-from loopwarden._log import describe
+from loopwarden._log import describe, report
 from loopwarden._ticket import Ticket, write
 from loopwarden.actors import InHand
 from loopwarden.supervision._effects import EventKind
@@ -137,8 +138,10 @@ class EventLog:
                     listener.put(event)
                 else:
                     listener.tell(event)
-            except pykka.ActorDeadError:
-                self._listeners.remove(listener)
+            except Exception as error:  # noqa: BLE001  whoever it is, it must not end the supervisor
+                self.unsubscribe(listener)
+                if not isinstance(error, pykka.ActorDeadError):
+                    report(logging.WARNING, "%r listens no more", listener, error=error)
         if self.forward is not None:
             self.forward(event)
 

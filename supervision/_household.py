@@ -283,8 +283,7 @@ class Household:
             ZOMBIES.add(f"{child}-start", tenure.made)
         ended = tenure.killed(reason)
         self._keep_result(tenure, ended.error)
-        now, roll = self._clock.monotonic(), self._dice.random()
-        self._carry_out(self.family.ended(child, tenure.incarnation, ended, now, roll))
+        self._carry_out(self.family.ended(child, tenure.incarnation, ended, self._clock.monotonic(), 0.5))
 
     def _wake(self, effect: Wake) -> None:
         retry = Retry(effect.child, effect.incarnation)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Literal, Self, TypeAlias, cast
+from typing import Annotated, Any, Literal, Self, TypeAlias, TypedDict, cast
 
 import pykka
 from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, ValidationError, model_validator
 
 from loopwarden._backoff import Backoff
 
-__all__ = ["AutoShutdown", "ChildSpec", "Decision", "Restart", "Strategy", "SupervisorSpec"]
+__all__ = ["AutoShutdown", "ChildSpec", "Decision", "Restart", "Strategy", "SupervisorOptions", "SupervisorSpec"]
 
 Strategy: TypeAlias = Literal["one_for_one", "one_for_all", "rest_for_one"]
 Restart: TypeAlias = Literal["permanent", "transient", "temporary"]
@@ -139,3 +139,17 @@ class SupervisorSpec(_Spec):
         """
         if child.significant and self.auto_shutdown == "never":
             raise ValueError(f"children: {child.id!r} is significant, but auto_shutdown is 'never'")
+
+
+class SupervisorOptions(TypedDict, total=False):
+    """What a supervisor can be told about itself; see `SupervisorSpec` for what each means and its default."""
+
+    strategy: Strategy
+    intensity: int | None
+    period: float
+    auto_shutdown: AutoShutdown
+    children: tuple[ChildSpec, ...]
+    template: ChildSpec | None
+    backoff: Backoff | None
+    reset_after: float
+    sequential: bool

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypedDict, cast, get_args
+from typing import TYPE_CHECKING, cast, get_args
 
 from typing_extensions import Unpack, override
 
@@ -45,18 +45,18 @@ from loopwarden.supervision._requests import (
     WhichChildrenRequest,
     WhichChildRequest,
 )
-from loopwarden.supervision._spec import AutoShutdown, ChildSpec, Strategy, SupervisorSpec
+from loopwarden.supervision._spec import SupervisorOptions, SupervisorSpec
 from loopwarden.supervision._supervisor_ref import SupervisorRef
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from loopwarden._backoff import Backoff
     from loopwarden.supervision._child import Child
     from loopwarden.supervision._child_ref import ChildRef
     from loopwarden.supervision._events import SupervisionEvent
+    from loopwarden.supervision._spec import ChildSpec
 
-__all__ = ["Supervisor", "SupervisorOptions"]
+__all__ = ["Supervisor"]
 
 _REPORTS = get_args(Report)
 
@@ -68,20 +68,6 @@ _STATES = {
 }
 
 
-class SupervisorOptions(TypedDict, total=False):
-    """What a supervisor can be told about itself; see `SupervisorSpec` for what each means and its default."""
-
-    strategy: Strategy
-    intensity: int | None
-    period: float
-    auto_shutdown: AutoShutdown
-    children: tuple[ChildSpec, ...]
-    template: ChildSpec | None
-    backoff: Backoff | None
-    reset_after: float
-    sequential: bool
-
-
 class Supervisor(ControlActor):
     """Keeps children running, as Erlang's supervisors do.
 
@@ -89,6 +75,7 @@ class Supervisor(ControlActor):
     Nothing that a child does ends the supervisor, unless its children fail more often than ``intensity`` allows. Then
     it stops all of them and ends with `SupervisorGaveUp`, which a supervisor above takes as the end of a child.
 
+    >>> from loopwarden import ChildSpec
     >>> from loopwarden.testing import ProbeLoop
     >>> with Supervisor.open("media") as media:
     ...     resize = media.spawn(ChildSpec(id="resize", start=ProbeLoop))
@@ -125,11 +112,17 @@ class Supervisor(ControlActor):
 
         Raises:
             StartFailed: if one of them cannot be started; then the others have been stopped, and it has ended.
+            ActorDeadError: if somebody stops it meanwhile.
         """
         ref = cls(name, clock=clock, **options).launch()
-        ref.ready.wait_ready()
+        try:
+            ref.ready.wait_ready()
+        except BaseException:  # a Ctrl-C while a factory is at work
+            ref.stop(block=False)
+            raise
         if ref.ready.has_failed():
             ref.wait()
+            ref.ready.wait(0)
         return ref
 
     @classmethod
@@ -252,7 +245,9 @@ class Supervisor(ControlActor):
         return self._household.start_child(child)
 
     def _for_child(self, message: ForChild) -> object:
-        household, child, request = self._household, message.child, message.request
+        household, child, request = self._household, message.seat.child, message.request
+        if not household.directory.is_current(message.seat):
+            return _answer_for_one_that_is_gone(message)
         match request:
             case ShutdownRequest():
                 answer = household.terminate_child(child, request.timeout)
@@ -338,9 +333,16 @@ class Supervisor(ControlActor):
                     return status
                 case EventsRequest():
                     return events
-                case ForChild(child, ShutdownRequest() | ShutdownConfirmRequest()):
-                    return ShutdownResult(loop_name=child, clean_shutdown=True, duration=0.0)
+                case ForChild():
+                    return _answer_for_one_that_is_gone(message)
                 case _:
                     return refuse(message)
 
         return answer
+
+
+def _answer_for_one_that_is_gone(message: ForChild) -> ShutdownResult:
+    child = message.seat.child
+    if isinstance(message.request, ShutdownRequest | ShutdownConfirmRequest):
+        return ShutdownResult(loop_name=child, clean_shutdown=True, duration=0.0)
+    raise ChildNotFoundError(child)
