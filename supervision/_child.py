@@ -75,6 +75,11 @@ class Child:
     stop_waiters: list[object] = field(default_factory=list[object])
 
     @property
+    def is_unwanted(self) -> bool:
+        """True from the decision to stop it until it is down."""
+        return self.is_doomed or self.state is ChildState.STOPPING
+
+    @property
     def id(self) -> str:
         """What it is called."""
         return self.spec.id

@@ -83,7 +83,7 @@ class Family:
             return []
         child.is_new = child.is_initial = False
         self._answer(child.start_waiters)
-        self._set_down(child, self._after_end(child) if child.state is ChildState.STARTING else child.after)
+        self._set_down(child, child.after if child.is_unwanted else self._after_end(child))
         return self._advance()
 
     def start_failed(
@@ -96,18 +96,17 @@ class Family:
         child.last_error = error
         failure = StartFailed(child.id, error)
         self._note(EventKind.START_FAILED, child, error=error, attempt=child.restarts)
-        was_wanted = child.state is ChildState.STARTING and not child.is_doomed
-        waiters = tuple(child.start_waiters)
+        was_by_hand = bool(child.start_waiters)
         self._answer(child.start_waiters, failure)
-        if not was_wanted:
-            self._set_down(child, child.after)
+        if child.is_unwanted:
+            # Whoever added it was told that it failed, so it must not come up with its group after all.
+            self._set_down(child, After.DELETE if child.is_new and child.after is After.RESTART else child.after)
         elif child.is_initial:
             self._set_down(child, After.KEEP)
             self._begin_stop(failure)
         elif child.is_new:
             self._set_down(child, After.DELETE)
-        elif waiters:  # by hand: only the one who asked decides whether to try again
-            child.is_held_down = True
+        elif was_by_hand:  # only the one who asked decides whether to try again
             self._set_down(child, After.KEEP)
         else:
             self._restart(child, error, now, roll)
@@ -120,8 +119,9 @@ class Family:
             return []
         child.last_error = ended.error
         self._note(EventKind.EXITED, child, error=ended.error, reason=ended.reason.value, attempt=child.restarts)
-        self._answer(child.start_waiters, StartFailed(child.id, ended.error, "it was stopped before"))
-        if child.state is ChildState.STOPPING or child.is_doomed:
+        if child.after is not After.RESTART:  # otherwise it comes up with its group, and whoever waits is told then
+            self._answer(child.start_waiters, StartFailed(child.id, ended.error, "it was stopped before"))
+        if child.is_unwanted:
             self._set_down(child, child.after)
         elif ended.asked:
             child.is_held_down = True
@@ -316,7 +316,7 @@ class Family:
         was_stopping = child.state is ChildState.STOPPING
         self.roster.forgive(child)
         child.retry_at = child.up_since = None
-        child.is_initial = False
+        child.is_initial = child.is_initial and after is After.RESTART
         child.after = After.KEEP
         self.roster.move(child, ChildState.DOWN)
         if after is After.DELETE:

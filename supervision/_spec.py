@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import math
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, Self, TypeAlias, TypedDict, cast
 
 import pykka
 from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, ValidationError, model_validator
+from typing_extensions import override
 
 from loopwarden._backoff import Backoff
 
@@ -33,15 +34,20 @@ class _Spec(BaseModel):
     @classmethod
     def _name_the_culprit(cls, data: object, handler: ModelWrapValidatorHandler[Self]) -> Self:
         try:
-            return handler(data)
+            spec = handler(data)
+            fault = spec._find_contradiction()  # noqa: SLF001  its own class
         except ValidationError as error:
-            whose: object = None
-            if isinstance(data, dict):
-                fields = cast("dict[str, object]", data)
-                whose = fields.get("id", fields.get("name"))
-            what = "child" if "id" in cls.model_fields else "supervisor"
-            faults = "; ".join(_fault(each["loc"], each["msg"]) for each in error.errors(include_context=False))
-            raise ValueError(f"{what} {whose!r}: {faults}") from None
+            fault = "; ".join(_fault(each["loc"], each["msg"]) for each in error.errors(include_context=False))
+        else:
+            if fault is None:
+                return spec
+        fields = cast("dict[str, object]", data) if isinstance(data, dict) else {}
+        whose = fields.get("id", fields.get("name"))
+        raise ValueError(f"{'child' if 'id' in cls.model_fields else 'supervisor'} {whose!r}: {fault}")
+
+    def _find_contradiction(self) -> str | None:
+        """Return what is wrong with fields that are each good for themselves."""
+        raise NotImplementedError
 
 
 def _fault(place: tuple[int | str, ...], text: str) -> str:
@@ -85,17 +91,15 @@ class ChildSpec(_Spec):
     #: What to do after which exception; the nearest class counts. ``restart`` is what the restart type says anyway.
     decide: Mapping[type[BaseException], Decision] = Field(default_factory=dict[type[BaseException], Decision])
 
-    @model_validator(mode="after")
-    def _is_consistent(self) -> Self:
+    @override
+    def _find_contradiction(self) -> str | None:
         if (self.start is None) == (self.actor is None):
-            raise ValueError("start, actor: give exactly one of them")
+            return "start, actor: give exactly one of them"
         if self.actor is None and (self.args or self.kwargs):
-            raise ValueError("args, kwargs: they are for actor, but start takes no arguments")
+            return "args, kwargs: they are for actor, but start takes no arguments"
         if self.significant and self.restart == "permanent":
-            raise ValueError("significant: a permanent child is always started again, so its end can mean nothing")
-        if isinstance(self.shutdown, float) and math.isnan(self.shutdown):
-            raise ValueError("shutdown: must be a number of seconds, got nan")
-        return self
+            return "significant: a permanent child is always started again, so its end can mean nothing"
+        return None
 
 
 class SupervisorSpec(_Spec):
@@ -117,28 +121,23 @@ class SupervisorSpec(_Spec):
     #: Whether children are started and stopped strictly one after another, also with ``one_for_one``.
     sequential: bool = False
 
-    @model_validator(mode="after")
-    def _is_consistent(self) -> Self:
-        if self.template is not None:
-            if self.children or self.strategy != "one_for_one" or self.auto_shutdown != "never":
-                raise ValueError("template: a pool is one_for_one, has no other children, and no auto_shutdown")
-            self.check(self.template)
-        seen: set[str] = set()
-        for child in self.children:
-            if child.id in seen:
-                raise ValueError(f"children: the id {child.id!r} is there twice")
-            seen.add(child.id)
-            self.check(child)
-        return self
+    @override
+    def _find_contradiction(self) -> str | None:
+        if self.template is not None and (
+            self.children or self.strategy != "one_for_one" or self.auto_shutdown != "never"
+        ):
+            return "template: a pool is one_for_one, has no other children, and no auto_shutdown"
+        twice = [child for child, count in Counter(child.id for child in self.children).items() if count > 1]
+        if twice:
+            return f"children: the id {twice[0]!r} is there twice"
+        faults = [self.objection_to(child) for child in (*self.children, *([self.template] if self.template else []))]
+        return next((f"children: {fault}" for fault in faults if fault is not None), None)
 
-    def check(self, child: ChildSpec) -> None:
-        """Refuse a child that this supervisor cannot have.
-
-        Raises:
-            ValueError: says why.
-        """
+    def objection_to(self, child: ChildSpec) -> str | None:
+        """Return why this supervisor cannot have a child; None if it can."""
         if child.significant and self.auto_shutdown == "never":
-            raise ValueError(f"children: {child.id!r} is significant, but auto_shutdown is 'never'")
+            return f"{child.id!r} is significant, but auto_shutdown is 'never'"
+        return None
 
 
 class SupervisorOptions(TypedDict, total=False):

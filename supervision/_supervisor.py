@@ -238,10 +238,9 @@ class Supervisor(ControlActor):
     def _start_child(self, child: ChildSpec) -> Ticket[ChildRef]:
         if self._pool is not None:
             raise InvalidChildError(child.id, f"cannot be added to the pool {self.name!r}: send a ResizeRequest")
-        try:
-            self.spec.check(child)
-        except ValueError as error:
-            raise InvalidChildError(child.id, f"cannot be added to supervisor {self.name!r}: {error}") from None
+        objection = self.spec.objection_to(child)
+        if objection is not None:
+            raise InvalidChildError(child.id, f"cannot be added to supervisor {self.name!r}: {objection}")
         return self._household.start_child(child)
 
     def _for_child(self, message: ForChild) -> object:
