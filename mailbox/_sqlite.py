@@ -52,6 +52,14 @@ _CAPABILITIES = Capabilities(
     fenced_by_store=True,
 )
 
+#: Bytes beyond which a body is kept apart. A row as long as a quarter of a page would not fit into its page in any case.
+LONG = 800
+
+_INSERT = (
+    "INSERT INTO messages (mailbox, due, sequence, id, body, long, headers, reply_to, sent_at)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+
 
 @final
 class SqliteMailbox(Generic[T, R]):
@@ -159,7 +167,6 @@ class SqliteMailbox(Generic[T, R]):
         deadline = self._clock.monotonic() + timeout
         while True:
             with self._store.lock:
-                room = self._store.waiters(f"{self._name}:room")
                 if self._store.closed:
                     raise MailboxClosedError(self._name)
                 with self._store.transaction(self._name) as database:
@@ -168,23 +175,15 @@ class SqliteMailbox(Generic[T, R]):
                     if sent_before is not None:
                         return [sent_before]
                     if self._has_room(database, len(bodies)):
-                        database.executemany(
-                            "INSERT INTO messages (mailbox, id, body, headers, reply_to, sent_at, visible, due)"
-                            " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                            [
-                                (
-                                    self._name,
-                                    message_id,
-                                    body,
-                                    raw,
-                                    reply_to,
-                                    now,
-                                    not delay,
-                                    now + delay if delay else None,
-                                )
-                                for message_id, body in zip(ids, bodies, strict=True)
-                            ],
-                        )
+                        first = self._store.line.give(database, len(bodies))
+                        due = now + delay if delay else 0
+                        rows: list[tuple[object, ...]] = []
+                        for sequence, (message_id, body) in enumerate(zip(ids, bodies, strict=True), first):
+                            if is_long := len(body) > LONG:
+                                database.execute("INSERT INTO bodies VALUES (?, ?)", (sequence, body))
+                            where = (None, sequence) if is_long else (body, None)
+                            rows.append((self._name, due, sequence, message_id, *where, raw, reply_to, now))
+                        database.executemany(_INSERT, rows)
                         if dedup_id is not None:
                             database.execute(
                                 "INSERT INTO dedup VALUES (?, ?, ?, ?)",
@@ -196,6 +195,7 @@ class SqliteMailbox(Generic[T, R]):
                 if left <= 0:
                     raise MailboxFullError(self._name, self._max_size or 0)
                 gate = self._clock.blocking.gate()
+                room = self._store.waiters(f"{self._name}:room")
                 room.park(gate)
             try:
                 self._clock.wait(gate, min(left, RECHECK))  # woken by whoever makes room here, by close, or by time

@@ -97,18 +97,20 @@ class SqliteDeadLetters(Generic[T]):
                 headers = {}
             headers["redriven-from"] = message_id
             database.execute(
-                "INSERT INTO messages (mailbox, id, body, headers, reply_to, sent_at, visible)"
-                " VALUES (?, ?, ?, ?, ?, ?, 1)",
+                "UPDATE messages SET mailbox = ?, due = 0, sequence = ?, id = ?, headers = ?, sent_at = ?, count = 0,"
+                " receipt = 0, error = NULL, source = NULL, dead_at = NULL, reason = NULL, dead_count = NULL"
+                " WHERE mailbox = ? AND due = ? AND sequence = ?",
                 (
                     self._mailbox,
+                    self._store.line.give(database, 1),
                     secrets.token_hex(8),
-                    rows[0].body,
                     json.dumps(headers).encode(),
-                    rows[0].reply_to,
                     self._clock.wall(),
+                    self.name,
+                    rows[0].due,
+                    rows[0].sequence,
                 ),
             )
-            database.execute("DELETE FROM messages WHERE sequence = ?", (rows[0].sequence,))
             self._store.announce(self._mailbox)
             return True
 

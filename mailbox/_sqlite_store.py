@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, final
 
 from loopwarden.errors import InvalidParameterError, MailboxConnectionError
 from loopwarden.mailbox._doorbell import Doorbell
+from loopwarden.mailbox._sqlite_line import Line
+from loopwarden.mailbox._sqlite_transaction import Transaction
 from loopwarden.mailbox._waiters import Waiters
 
 if TYPE_CHECKING:
@@ -46,7 +48,10 @@ class SqliteStore:
         self._waiters: dict[str, Waiters] = {}
         self._announced: list[str] = []  # mailboxes to ring for when the transaction is committed
         self.bell = Doorbell(self.path, self._rung, clock.blocking)
+        #: Where this file's messages stand.
+        self.line = Line()
         self._connection: sqlite3.Connection | None = None
+        self._level = ""  # how the connection flushes
         schema = resources.files("loopwarden.mailbox").joinpath("sql/schema.sql").read_text("utf-8")
         try:
             with self.lock, self.connection(str(path)) as database:
@@ -56,8 +61,11 @@ class SqliteStore:
             raise
 
     def waiters(self, mailbox: str) -> Waiters:
-        """Return the receives of this process that wait for ``mailbox``; under the lock."""
-        return self._waiters.setdefault(mailbox, Waiters())
+        """Return the receives of this process that wait for ``mailbox``, always the same object; under the lock."""
+        waiters = self._waiters.get(mailbox)
+        if waiters is None:
+            waiters = self._waiters[mailbox] = Waiters()
+        return waiters
 
     def _rung(self, mailbox: str) -> None:
         """Wake one of ours, because another process says that there is something."""
@@ -69,49 +77,65 @@ class SqliteStore:
     def connection(self, mailbox: str) -> Generator[sqlite3.Connection]:
         """Give the connection, under the lock; what SQLite raises names ``mailbox``.
 
-        A closed store opens the file once more for each use: what was leased may still be finalised.
-
         Raises:
             MailboxConnectionError: if the file cannot be read or written now.
         """
+        database: sqlite3.Connection | None = None
         try:
-            if self.closed:
-                with contextlib.closing(self._connect()) as late:
-                    yield late
-                return
-            if self._connection is None:
-                self._connection = self._connect()
-            elif self._connection.in_transaction:  # an interrupt, or a rollback that failed, has left it open
-                self._connection.rollback()
-            yield self._connection
+            database = self.open()
+            yield database
         except sqlite3.Error as error:
-            raise MailboxConnectionError(mailbox, f"{self.path}: {error}") from error
+            raise self.failure(mailbox, error) from error
+        finally:
+            self.release(database)
 
-    @contextlib.contextmanager
-    def transaction(self, mailbox: str, *, flush: bool = True) -> Generator[sqlite3.Connection]:
-        """Give the connection for reading and writing in one step: all of it is done, or nothing.
+    def transaction(self, mailbox: str, *, flush: bool = True) -> Transaction:
+        """Give the connection for reading and writing in one step: all of it is done, or nothing; under the lock.
 
         Args:
             mailbox: Whom an error is about.
             flush: False for what a power cut may undo without losing a message, such as a lease.
         """
-        with self.connection(mailbox) as database:
-            if self._synchronous == "FULL":
-                database.execute(f"PRAGMA synchronous = {'FULL' if flush else 'NORMAL'}")
-            try:
-                # Takes the write lock now, so that it cannot fail half-way. Inside the try: a Ctrl-C while it waits
-                # for the lock is raised when it has it.
-                database.execute("BEGIN IMMEDIATE")
-                yield database
-                database.execute("COMMIT")
-            except BaseException:
-                self._announced.clear()
-                if database.in_transaction:
-                    with contextlib.suppress(sqlite3.Error):
-                        database.execute("ROLLBACK")
-                raise
-            while self._announced:
-                self.bell.ring(self._announced.pop())
+        return Transaction(self, mailbox, "FULL" if flush and self._synchronous == "FULL" else "NORMAL")
+
+    def open(self) -> sqlite3.Connection:
+        """Return the connection, with nothing begun; under the lock. `release` must follow.
+
+        A closed store opens the file once more for each use: what was leased may still be finalised.
+        """
+        if self.closed or self._connection is None:
+            database = self._connect()
+            if not self.closed:
+                self._connection = database
+            return database
+        if self._connection.in_transaction:  # an interrupt, or a rollback that failed, has left it open
+            self._connection.rollback()
+        return self._connection
+
+    def release(self, database: sqlite3.Connection | None) -> None:
+        """Close a connection that was for one use."""
+        if database is not None and database is not self._connection:
+            database.close()
+
+    def failure(self, mailbox: str, error: sqlite3.Error) -> MailboxConnectionError:
+        """Return the error that says what went wrong in the file."""
+        return MailboxConnectionError(mailbox, f"{self.path}: {error}")
+
+    def begin(self, database: sqlite3.Connection, synchronous: str) -> None:
+        """Take the write lock now, so that nothing can fail half-way."""
+        if synchronous != self._level:
+            self._level = ""  # unknown, if an interrupt comes in between
+            database.execute(f"PRAGMA synchronous = {synchronous}")
+            self._level = synchronous
+        database.execute("BEGIN IMMEDIATE")
+
+    def ended(self, *, done: bool) -> None:
+        """Ring for what was announced, if it was done."""
+        announced = self._announced
+        while announced:
+            mailbox = announced.pop()
+            if done:
+                self.bell.ring(mailbox)
 
     def announce(self, mailbox: str) -> None:
         """Wake one who waits for ``mailbox``, here now and elsewhere after the commit; in a transaction."""
@@ -124,6 +148,7 @@ class SqliteStore:
         try:
             _use_wal(database)
             database.execute(f"PRAGMA synchronous = {self._synchronous}")
+            self._level = self._synchronous
         except BaseException:
             database.close()
             raise

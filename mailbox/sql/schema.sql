@@ -3,18 +3,29 @@ CREATE TABLE IF NOT EXISTS mailboxes (
     name TEXT PRIMARY KEY
 ) STRICT, WITHOUT ROWID;
 
+-- One row: the highest place in line that was set aside, and the store that may give what is left of it (see Line).
+CREATE TABLE IF NOT EXISTS line (
+    only INTEGER PRIMARY KEY CHECK (only = 1),
+    last INTEGER NOT NULL,
+    owner INTEGER NOT NULL
+) STRICT;
+
+INSERT OR IGNORE INTO line VALUES (1, 0, 0);
+
+-- Its key is its only index, so that a send, a lease and an acknowledgement each write one page if there is not much.
 CREATE TABLE IF NOT EXISTS messages (
-    -- The place in line, which a message keeps when it comes back. AUTOINCREMENT: a number is never given twice.
-    sequence INTEGER PRIMARY KEY AUTOINCREMENT,
     mailbox TEXT NOT NULL,
+    -- 0 if it can be received; otherwise it is leased or delayed until then.
+    due REAL NOT NULL,
+    -- The place in line, which a message keeps when it comes back. A number is never given twice.
+    sequence INTEGER NOT NULL,
     id TEXT NOT NULL,
-    body BLOB NOT NULL,
+    -- NULL if it is long: then it is the one in `bodies` with the number `long`.
+    body BLOB,
+    long INTEGER,
     headers BLOB NOT NULL,
     reply_to TEXT,
     sent_at REAL NOT NULL,
-    -- 1 if it can be received; otherwise it is leased or delayed until `due`.
-    visible INTEGER NOT NULL,
-    due REAL,
     -- How often it was delivered, not counting what was put back.
     count INTEGER NOT NULL DEFAULT 0,
     -- Which delivery is the lease; only ever raised, so that no handle is good twice.
@@ -24,11 +35,20 @@ CREATE TABLE IF NOT EXISTS messages (
     source TEXT,
     dead_at REAL,
     reason TEXT,
-    dead_count INTEGER
+    dead_count INTEGER,
+    PRIMARY KEY (mailbox, due, sequence)
+) STRICT, WITHOUT ROWID;
+
+-- Long bodies, so that a lease, which moves its row, does not write them again.
+CREATE TABLE IF NOT EXISTS bodies (
+    number INTEGER PRIMARY KEY,
+    body BLOB NOT NULL
 ) STRICT;
 
-CREATE INDEX IF NOT EXISTS messages_visible ON messages (mailbox, sequence) WHERE visible = 1;
-CREATE INDEX IF NOT EXISTS messages_due ON messages (mailbox, due) WHERE visible = 0;
+CREATE TRIGGER IF NOT EXISTS bodies_go_with_their_messages AFTER DELETE ON messages WHEN old.long IS NOT NULL
+BEGIN
+    DELETE FROM bodies WHERE number = old.long;
+END;
 
 CREATE TABLE IF NOT EXISTS dedup (
     mailbox TEXT NOT NULL,
