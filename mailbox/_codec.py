@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar, final
+from typing import Any, Generic, TypeVar, cast, final
 
 from pydantic import PydanticSchemaGenerationError, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
@@ -27,9 +27,12 @@ class Codec(Generic[T]):
         self._mailbox = mailbox
         self._anything = body is Any or body is object
         try:
-            self._adapter: TypeAdapter[T] = TypeAdapter(Any if self._anything else body)
+            adapter: TypeAdapter[T] = TypeAdapter(Any if self._anything else body)
         except PydanticSchemaGenerationError as error:
             raise InvalidParameterError(mailbox, "body", body, "a type that pydantic can validate") from error
+        # Without the adapter in between, which takes as long as they do.
+        self._validator = adapter.validator
+        self._serializer = adapter.serializer
 
     def check(self, body: T) -> T:
         """Return ``body``: as it is if it is of the type, as the type makes it if it fits, such as a dict for a model.
@@ -40,7 +43,7 @@ class Codec(Generic[T]):
         if self._anything:
             return body
         try:
-            return self._adapter.validate_python(body, strict=True)
+            return cast("T", self._validator.validate_python(body, strict=True))
         except ValidationError as error:
             raise SerializationError(self._mailbox, f"the body does not fit: {error}") from error
 
@@ -50,9 +53,9 @@ class Codec(Generic[T]):
         Raises:
             SerializationError: if it is not of the type, or cannot be written.
         """
-        checked = self.check(body)
+        checked = body if self._anything else self.check(body)
         try:
-            return self._adapter.dump_json(checked, warnings="error")
+            return self._serializer.to_json(checked, warnings="error")
         except (PydanticSerializationError, UserWarning, ValueError, RecursionError) as error:
             raise SerializationError(self._mailbox, f"the body cannot be written as JSON: {error}") from error
 
@@ -63,6 +66,6 @@ class Codec(Generic[T]):
             SerializationError: if it holds none.
         """
         try:
-            return self._adapter.validate_json(raw)
+            return cast("T", self._validator.validate_json(raw))
         except (ValidationError, ValueError, RecursionError) as error:
             raise SerializationError(self._mailbox, f"the body cannot be read: {error}") from error

@@ -42,6 +42,7 @@ class Doorbell:
         # In the folder for temporary files, because the path of a socket must be short.
         digest = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:16]
         self._folder = Path(tempfile.gettempdir()) / f"loopwarden-{os.getuid()}" / digest
+        self._folder_name = str(self._folder)
         self._on_ring = weakref.WeakMethod(on_ring)
         self._tried = False
         self._blocking = blocking
@@ -74,9 +75,12 @@ class Doorbell:
 
     def ring(self, mailbox: str) -> None:
         """Tell every other process that listens; never blocks, and never raises: what was done is done."""
+        folder = self._folder_name
+        if not os.access(folder, os.F_OK):  # done with every send, and an error takes longer than the question
+            return
+        own = None if self._address is None else self._address.name
         with contextlib.suppress(OSError):
-            own = None if self._address is None else self._address.name
-            for name in os.listdir(self._folder):  # noqa: PTH208  half as dear as Path.iterdir, done with every send
+            for name in os.listdir(folder):  # noqa: PTH208  half as dear as Path.iterdir
                 if name != own:
                     _send(self._folder / name, mailbox.encode())
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 from loopwarden.errors import InvalidParameterError
@@ -34,8 +33,8 @@ MAX_BATCH = 1_000
 
 def check_seconds(mailbox: str, parameter: str, value: float, most: float = MAX_VISIBILITY) -> None:
     """Refuse what is not a number of seconds from 0 to ``most``."""
-    # The types are asked exactly: True is an int, and a string compares with nothing.
-    if type(value) not in {int, float} or not 0 <= value <= most or math.isnan(value):
+    # The types are asked exactly: True is an int, and a string compares with nothing. NaN is in no range.
+    if type(value) not in (int, float) or not 0 <= value <= most:
         raise InvalidParameterError(mailbox, parameter, value, f"a number of seconds from 0 to {most:g}")
 
 

@@ -105,8 +105,10 @@ class SqliteMailbox(Generic[T, R]):
             self._store, name, clock, max_deliveries=max_deliveries, read=self._read, reply=self._send_reply
         )
         self._dead: SqliteDeadLetters[T] = SqliteDeadLetters(self._store, name, self._codec, clock)
-        with self._store.lock, self._store.connection(name) as database:
-            database.execute("INSERT OR IGNORE INTO mailboxes (name) VALUES (?)", (name,))
+        self._step = self._store.transaction(name)
+        with self._store.lock, self._store.connection(name) as cursor:
+            self._room = self._store.waiters(f"{name}:room")
+            cursor.execute("INSERT OR IGNORE INTO mailboxes (name) VALUES (?)", (name,))
 
     @property
     def name(self) -> str:
@@ -169,23 +171,26 @@ class SqliteMailbox(Generic[T, R]):
             with self._store.lock:
                 if self._store.closed:
                     raise MailboxClosedError(self._name)
-                with self._store.transaction(self._name) as database:
+                with self._step as cursor:
                     now = self._clock.wall()
-                    sent_before = self._sent_before(database, dedup_id, now)
+                    sent_before = self._sent_before(cursor, dedup_id, now)
                     if sent_before is not None:
                         return [sent_before]
-                    if self._has_room(database, len(bodies)):
-                        first = self._store.line.give(database, len(bodies))
+                    if self._has_room(cursor, len(bodies)):
+                        first = self._store.line.give(cursor, len(bodies))
                         due = now + delay if delay else 0
                         rows: list[tuple[object, ...]] = []
                         for sequence, (message_id, body) in enumerate(zip(ids, bodies, strict=True), first):
                             if is_long := len(body) > LONG:
-                                database.execute("INSERT INTO bodies VALUES (?, ?)", (sequence, body))
+                                cursor.execute("INSERT INTO bodies VALUES (?, ?)", (sequence, body))
                             where = (None, sequence) if is_long else (body, None)
                             rows.append((self._name, due, sequence, message_id, *where, raw, reply_to, now))
-                        database.executemany(_INSERT, rows)
+                        if len(rows) == 1:
+                            cursor.execute(_INSERT, rows[0])
+                        else:
+                            cursor.executemany(_INSERT, rows)
                         if dedup_id is not None:
-                            database.execute(
+                            cursor.execute(
                                 "INSERT INTO dedup VALUES (?, ?, ?, ?)",
                                 (self._name, dedup_id, ids[0], now + DEDUP_WINDOW),
                             )
@@ -195,28 +200,27 @@ class SqliteMailbox(Generic[T, R]):
                 if left <= 0:
                     raise MailboxFullError(self._name, self._max_size or 0)
                 gate = self._clock.blocking.gate()
-                room = self._store.waiters(f"{self._name}:room")
-                room.park(gate)
+                self._room.park(gate)
             try:
                 self._clock.wait(gate, min(left, RECHECK))  # woken by whoever makes room here, by close, or by time
             finally:
                 with self._store.lock:
-                    room.leave(gate)
+                    self._room.leave(gate)
 
-    def _sent_before(self, database: sqlite3.Connection, dedup_id: str | None, now: float) -> str | None:
+    def _sent_before(self, cursor: sqlite3.Cursor, dedup_id: str | None, now: float) -> str | None:
         if dedup_id is None:
             return None
-        database.execute("DELETE FROM dedup WHERE until <= ?", (now,))
-        known = database.execute(
+        cursor.execute("DELETE FROM dedup WHERE until <= ?", (now,))
+        known = cursor.execute(
             "SELECT message_id FROM dedup WHERE mailbox = ? AND dedup_id = ?", (self._name, dedup_id)
         ).fetchone()
         return None if known is None else str(known[0])
 
-    def _has_room(self, database: sqlite3.Connection, more: int) -> bool:
+    def _has_room(self, cursor: sqlite3.Cursor, more: int) -> bool:
         if self._max_size is None:
             return True
         # Counts no further than it must.
-        [size] = database.execute(
+        [size] = cursor.execute(
             "SELECT count(*) FROM (SELECT 1 FROM messages WHERE mailbox = ? LIMIT ?)", (self._name, self._max_size)
         ).fetchone()
         return bool(size + more <= self._max_size)
@@ -243,8 +247,8 @@ class SqliteMailbox(Generic[T, R]):
     def reap(self) -> Reaped:
         """Bring back what is due; see `Mailbox.reap`."""
         with self._store.lock:
-            with self._store.transaction(self._name) as database:
-                returned, dead = self._queue.bring_back(database, self._clock.wall())
+            with self._step as cursor:
+                returned, dead = self._queue.bring_back(cursor, self._clock.wall())
                 if returned:
                     self._store.announce(self._name)
             due = self._queue.next_due()
@@ -254,15 +258,15 @@ class SqliteMailbox(Generic[T, R]):
 
     def purge(self) -> int:
         """Delete everything; see `Mailbox.purge`."""
-        with self._store.lock, self._store.connection(self._name) as database:
-            deleted = database.execute("DELETE FROM messages WHERE mailbox = ?", (self._name,)).rowcount
-            self._store.waiters(f"{self._name}:room").wake_all()
+        with self._store.lock, self._store.connection(self._name) as cursor:
+            deleted = cursor.execute("DELETE FROM messages WHERE mailbox = ?", (self._name,)).rowcount
+            self._room.wake_all()
             return deleted
 
     def approximate_count(self) -> int:
         """Return exactly how many messages there are."""
-        with self._store.lock, self._store.connection(self._name) as database:
-            [count] = database.execute("SELECT count(*) FROM messages WHERE mailbox = ?", (self._name,)).fetchone()
+        with self._store.lock, self._store.connection(self._name) as cursor:
+            [count] = cursor.execute("SELECT count(*) FROM messages WHERE mailbox = ?", (self._name,)).fetchone()
             return int(count)
 
     def close(self) -> None:
@@ -281,8 +285,8 @@ class SqliteMailbox(Generic[T, R]):
             target.close()
 
     def _find(self, name: str) -> SqliteMailbox[R, Any] | None:
-        with self._store.lock, self._store.connection(self._name) as database:
-            if database.execute("SELECT 1 FROM mailboxes WHERE name = ?", (name,)).fetchone() is None:
+        with self._store.lock, self._store.connection(self._name) as cursor:
+            if cursor.execute("SELECT 1 FROM mailboxes WHERE name = ?", (name,)).fetchone() is None:
                 return None
         return SqliteMailbox(
             self._store.path, name, body=self._reply_type, synchronous=self._synchronous, clock=self._clock

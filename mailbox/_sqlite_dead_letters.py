@@ -37,7 +37,7 @@ class SqliteDeadLetters(Generic[T]):
         self._codec = codec
         self._clock = clock
         self._queue: SqliteQueue[DeadLetter[T]] = SqliteQueue(
-            store, f"{mailbox}:dead", clock, max_deliveries=None, read=self._read, reply=_no_reply
+            store, f"{mailbox}:dead", clock, max_deliveries=None, letters=True, read=self._read, reply=_no_reply
         )
 
     @property
@@ -52,13 +52,13 @@ class SqliteDeadLetters(Generic[T]):
 
     def peek(self, limit: int = 100) -> list[DeadLetter[T]]:
         """Return the oldest letters without receiving them."""
-        with self._store.lock, self._store.connection(self.name) as database:
-            return [self._read(row) for row in self._queue.rows(database, "TRUE ORDER BY sequence LIMIT ?", limit)]
+        with self._store.lock, self._store.connection(self.name) as cursor:
+            return [self._read(row) for row in self._queue.rows(cursor, "TRUE ORDER BY sequence LIMIT ?", limit)]
 
     def get(self, message_id: str) -> DeadLetter[T] | None:
         """Return one letter without receiving it."""
-        with self._store.lock, self._store.connection(self.name) as database:
-            rows = self._queue.rows(database, "id = ?", message_id)
+        with self._store.lock, self._store.connection(self.name) as cursor:
+            rows = self._queue.rows(cursor, "id = ?", message_id)
             return self._read(rows[0]) if rows else None
 
     def receive(
@@ -82,13 +82,13 @@ class SqliteDeadLetters(Generic[T]):
         return sum(self._redrive_one(each) for each in paced(chosen, rate, self._clock, token, self.name))
 
     def _ids(self) -> list[str]:
-        with self._store.lock, self._store.connection(self.name) as database:
-            found = database.execute("SELECT id FROM messages WHERE mailbox = ? ORDER BY sequence", (self.name,))
+        with self._store.lock, self._store.connection(self.name) as cursor:
+            found = cursor.execute("SELECT id FROM messages WHERE mailbox = ? ORDER BY sequence", (self.name,))
             return [message_id for (message_id,) in found]
 
     def _redrive_one(self, message_id: str) -> bool:
-        with self._store.lock, self._store.transaction(self.name) as database:
-            rows = self._queue.rows(database, "id = ?", message_id)
+        with self._store.lock, self._store.transaction(self.name) as cursor:
+            rows = self._queue.rows(cursor, "id = ?", message_id)
             if not rows:
                 return False
             try:
@@ -96,13 +96,13 @@ class SqliteDeadLetters(Generic[T]):
             except UNREADABLE:
                 headers = {}
             headers["redriven-from"] = message_id
-            database.execute(
+            cursor.execute(
                 "UPDATE messages SET mailbox = ?, due = 0, sequence = ?, id = ?, headers = ?, sent_at = ?, count = 0,"
                 " receipt = 0, error = NULL, source = NULL, dead_at = NULL, reason = NULL, dead_count = NULL"
                 " WHERE mailbox = ? AND due = ? AND sequence = ?",
                 (
                     self._mailbox,
-                    self._store.line.give(database, 1),
+                    self._store.line.give(cursor, 1),
                     secrets.token_hex(8),
                     json.dumps(headers).encode(),
                     self._clock.wall(),
@@ -116,14 +116,14 @@ class SqliteDeadLetters(Generic[T]):
 
     def approximate_count(self) -> int:
         """Return how many letters there are."""
-        with self._store.lock, self._store.connection(self.name) as database:
-            [count] = database.execute("SELECT count(*) FROM messages WHERE mailbox = ?", (self.name,)).fetchone()
+        with self._store.lock, self._store.connection(self.name) as cursor:
+            [count] = cursor.execute("SELECT count(*) FROM messages WHERE mailbox = ?", (self.name,)).fetchone()
             return int(count)
 
     def purge(self) -> int:
         """Delete all letters."""
-        with self._store.lock, self._store.connection(self.name) as database:
-            return database.execute("DELETE FROM messages WHERE mailbox = ?", (self.name,)).rowcount
+        with self._store.lock, self._store.connection(self.name) as cursor:
+            return cursor.execute("DELETE FROM messages WHERE mailbox = ?", (self.name,)).rowcount
 
     def _read(self, row: Row) -> DeadLetter[T]:
         try:

@@ -31,7 +31,7 @@ class Line:
         self._last = 0
         self._next = 1
 
-    def give(self, database: sqlite3.Connection, count: int) -> int:
+    def give(self, database: sqlite3.Cursor, count: int) -> int:
         """Return the first of ``count`` places in a row; in a transaction that holds the file for writing."""
         last, owner = database.execute("SELECT last, owner FROM line").fetchone()
         if owner != self._owner or last != self._last or self._next + count > last + 1:

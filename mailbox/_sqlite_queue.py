@@ -26,12 +26,13 @@ UNREADABLE = (ValueError, TypeError, RecursionError)
 B = TypeVar("B")
 
 _COLUMNS = (
-    "due, sequence, id, coalesce(body, (SELECT bodies.body FROM bodies WHERE number = long)), headers, reply_to, sent_at,"
-    " count, receipt, error, source, dead_at, reason, dead_count"
+    "sequence, id, coalesce(body, (SELECT bodies.body FROM bodies WHERE number = long)), headers, reply_to, sent_at,"
+    " count, receipt"
 )
+_LETTER_COLUMNS = f"{_COLUMNS}, due, error, source, dead_at, reason, dead_count"
 #: What can be received, and beside each whether anything else is due.
 _VISIBLE = (
-    f"SELECT {_COLUMNS}, EXISTS (SELECT 1 FROM messages WHERE mailbox = ?1 AND due > 0 AND due <= ?2)"  # noqa: S608  no part of these comes from outside
+    "SELECT EXISTS (SELECT 1 FROM messages WHERE mailbox = ?1 AND due > 0 AND due <= ?2), {}"
     " FROM messages WHERE mailbox = ?1 AND due = 0 ORDER BY sequence LIMIT ?3"
 )
 #: From the first in line to the last that is delivered.
@@ -42,7 +43,7 @@ _LEASE = (
 _THIS = "mailbox = ? AND due = ? AND sequence = ?"
 #: A delivery that is the message's last one; that its lease has not ended must be seen by the clock.
 _HOLDS = f"{_THIS} AND receipt = ?"
-_DELETE = f"DELETE FROM messages WHERE {_HOLDS}"  # noqa: S608
+_DELETE = f"DELETE FROM messages WHERE {_HOLDS}"  # noqa: S608  no part of these comes from outside
 _PUT_BACK = f"UPDATE messages SET due = 0, count = count - 1, receipt = receipt + 1 WHERE {_HOLDS}"  # noqa: S608
 _EXTEND = f"UPDATE messages SET due = ? WHERE {_HOLDS}"  # noqa: S608
 _CHECK = f"SELECT 1 FROM messages WHERE {_HOLDS}"  # noqa: S608
@@ -50,7 +51,7 @@ _NACK = f"UPDATE messages SET due = ?, receipt = receipt + 1, error = coalesce(?
 _BRING_BACK = f"UPDATE messages SET due = 0, receipt = receipt + 1 WHERE {_THIS}"  # noqa: S608
 _BURY = (
     "UPDATE messages SET mailbox = mailbox || ':dead', due = 0, sequence = ?, error = coalesce(?, error),"
-    f" source = mailbox, dead_at = ?, reason = ?, dead_count = count, count = 0, receipt = 0 WHERE {_THIS}"  # noqa: S608
+    f" source = mailbox, dead_at = ?, reason = ?, dead_count = count, count = 0, receipt = 0 WHERE {_THIS}"
 )
 
 
@@ -59,7 +60,6 @@ _BURY = (
 class Row:
     """A message as it stands in the file; nobody changes it."""
 
-    due: float
     sequence: int
     id: str
     body: bytes
@@ -68,11 +68,13 @@ class Row:
     sent_at: float
     count: int
     receipt: int
-    error: str | None
-    source: str | None
-    dead_at: float | None
-    reason: str | None
-    dead_count: int | None
+    # Read of letters only.
+    due: float = 0
+    error: str | None = None
+    source: str | None = None
+    dead_at: float | None = None
+    reason: str | None = None
+    dead_count: int | None = None
 
     @property
     def headers(self) -> Mapping[str, str]:
@@ -101,6 +103,7 @@ class SqliteQueue(Generic[B]):
         name: The mailbox.
         clock: The time; leases are in wall time, because processes share them.
         max_deliveries: As of the mailbox.
+        letters: True if its messages are dead letters.
         read: Makes a body of a row, or raises `SerializationError`.
         reply: Sends a reply to a message.
     """
@@ -112,12 +115,19 @@ class SqliteQueue(Generic[B]):
         clock: Clock,
         *,
         max_deliveries: int | None,
+        letters: bool = False,
         read: Callable[[Row], B],
         reply: Callable[[Message[B, Any], Any], str],
     ) -> None:
         self._store = store
         self._name = name
-        self._room = f"{name}:room"
+        self._step = store.transaction(name)
+        self._unflushed_step = store.transaction(name, flush=False)
+        self._visible_rows = _VISIBLE.format(_LETTER_COLUMNS if letters else _COLUMNS)
+        with store.lock:
+            #: Who waits for something to receive.
+            self.waiters = store.waiters(name)
+            self._room = store.waiters(f"{name}:room")
         self._wall = clock.wall
         self._max_deliveries = max_deliveries
         self._read = read
@@ -135,56 +145,63 @@ class SqliteQueue(Generic[B]):
 
     def take(self, limit: int, visibility_timeout: float, token: Token | None) -> list[Message[B, Any]]:
         """Lease up to ``limit`` visible messages; one that was delivered before comes alone."""
-        with self._store.transaction(self._name, flush=False) as database:
+        with self._unflushed_step as cursor:
             now = self._wall()
             due = now + visibility_timeout
-            while rows := self._visible(database, limit, now):
-                first_suspect = next((index for index, row in enumerate(rows) if row.count), len(rows))
-                chosen = rows[: first_suspect or 1]
-                messages = [message for row in chosen if (message := self._deliver(database, row, due, token))]
+            while rows := self._visible(cursor, limit, now):
+                messages: list[Message[B, Any]] = []
+                last = 0
+                for row in rows:
+                    if row.count and last:
+                        break
+                    last = row.sequence
+                    message = self._deliver(cursor, row, token)
+                    if message is not None:
+                        message.due = due
+                        messages.append(message)
+                    if row.count:
+                        break
                 if messages:
-                    # Those of the chosen that could not be delivered are no longer here.
-                    database.execute(_LEASE, (due, self._name, chosen[-1].sequence))
+                    # Everything from the first in line: those that could not be delivered are no longer here.
+                    cursor.execute(_LEASE, (due, self._name, last))
                     return messages
         return []
 
     def next_due(self) -> float | None:
         """Return when the next lease or delay ends, in wall time."""
-        with self._store.connection(self._name) as database:
-            [due] = database.execute(
+        with self._store.connection(self._name) as cursor:
+            [due] = cursor.execute(
                 "SELECT min(due) FROM messages WHERE mailbox = ? AND due > 0", (self._name,)
             ).fetchone()
             return cast("float | None", due)
 
-    def bring_back(self, database: sqlite3.Connection, now: float) -> tuple[list[str], list[str]]:
+    def bring_back(self, cursor: sqlite3.Cursor, now: float) -> tuple[list[str], list[str]]:
         """End what is due; return the ids of what became visible, and of what became a dead letter."""
-        found: list[tuple[float, int, str, int]] = database.execute(
+        found: list[tuple[float, int, str, int]] = cursor.execute(
             "SELECT due, sequence, id, count FROM messages WHERE mailbox = ? AND due > 0 AND due <= ?",
             (self._name, now),
         ).fetchall()
         exhausted = [each for each in found if self._is_exhausted(each[3])]
         returned = [each for each in found if not self._is_exhausted(each[3])]
         for due, sequence, _, count in exhausted:
-            self.bury(database, due, sequence, f"it was delivered {count} times")
+            self.bury(cursor, due, sequence, f"it was delivered {count} times")
         if returned:
-            database.executemany(_BRING_BACK, [(self._name, due, sequence) for due, sequence, _, _ in returned])
+            cursor.executemany(_BRING_BACK, [(self._name, due, sequence) for due, sequence, _, _ in returned])
         return [each[2] for each in returned], [each[2] for each in exhausted]
 
-    def bury(  # noqa: PLR0917  what a row is found by comes first
-        self, database: sqlite3.Connection, due: float, sequence: int, reason: str, error: str | None = None
+    def bury(
+        self, cursor: sqlite3.Cursor, due: float, sequence: int, reason: str, error: str | None = None
     ) -> None:
         """Make a message a dead letter: it leaves one mailbox and enters the other in one step."""
-        place = self._store.line.give(database, 1)
-        database.execute(
-            _BURY, (place, _writable(error), self._wall(), _writable(reason), self._name, due, sequence)
-        )
-        self._made_room()
+        place = self._store.line.give(cursor, 1)
+        cursor.execute(_BURY, (place, _writable(error), self._wall(), _writable(reason), self._name, due, sequence))
+        self._room.wake_all()  # which of them fit, they see themselves
         self._store.announce(f"{self._name}:dead")
 
-    def rows(self, database: sqlite3.Connection, where: str, *arguments: object) -> list[Row]:
+    def rows(self, cursor: sqlite3.Cursor, where: str, *arguments: object) -> list[Row]:
         """Return messages of this mailbox, oldest first."""
-        found = database.execute(
-            f"SELECT {_COLUMNS} FROM messages WHERE mailbox = ? AND {where}",  # noqa: S608  no part comes from outside
+        found = cursor.execute(
+            f"SELECT {_LETTER_COLUMNS} FROM messages WHERE mailbox = ? AND {where}",  # noqa: S608
             (self._name, *arguments),
         )
         return [Row(*each) for each in found]
@@ -197,21 +214,27 @@ class SqliteQueue(Generic[B]):
         refused: list[Message[B, Any]] = []
         everything = list(messages)  # before the lock: a generator is other people's code
         with self._store.lock:
-            with self._store.transaction(self._name) as database:
+            with self._step as cursor:
                 now = self._wall()
-                cursor = database.cursor()
                 for message in everything:
                     is_open = self._is_here(message) and not message.is_finalized and _is_good(message, now)
                     is_held = is_open and cursor.execute(_DELETE, self._key(message)).rowcount
                     (held if is_held else refused).append(message)
-            self._made_room()
+            self._room.wake_all()  # which of them fit, they see themselves
         for message in held:
             message.is_finalized = True
         return refused
 
     def settle_acknowledge(self, message: Message[B, Any]) -> None:
         """Do what `Message.acknowledge` says."""
-        self._change(message, _DELETE)
+        # By itself, not with the others that change a row: it is on the path of every message.
+        with self._store.lock:
+            with self._step as cursor:
+                # The time and the fence are looked at when the file is ours: waiting for that may have taken a while.
+                is_good = _is_good(message, self._wall())
+                if not is_good or not cursor.execute(_DELETE, self._key(message)).rowcount:
+                    raise ReceiptHandleExpiredError(self._name, message.id, message.receipt_handle)
+            self._room.wake_all()
 
     def settle_put_back(self, message: Message[B, Any]) -> None:
         """Do what `Message.put_back` says."""
@@ -225,48 +248,40 @@ class SqliteQueue(Generic[B]):
 
     def settle_nack(self, message: Message[B, Any], visibility_timeout: float, error: str | None) -> None:
         """Do what `Message.nack` says."""
-        with self._store.lock, self._store.transaction(self._name) as database:
-            now = self._check_holds(database, message)
+        with self._store.lock, self._step as cursor:
+            now = self._check_holds(cursor, message)
             due, sequence = message.due, cast("Row", message.record).sequence
             if self._is_exhausted(message.delivery_count):
-                self.bury(database, due, sequence, f"it was delivered {message.delivery_count} times", error)
+                self.bury(cursor, due, sequence, f"it was delivered {message.delivery_count} times", error)
             else:
                 until = now + visibility_timeout if visibility_timeout else 0
-                database.execute(_NACK, (until, _writable(error), self._name, due, sequence))
+                cursor.execute(_NACK, (until, _writable(error), self._name, due, sequence))
                 self._store.announce(self._name)
 
     def settle_dead_letter(self, message: Message[B, Any], reason: str, error: str | None) -> None:
         """Do what `Message.dead_letter` says."""
-        with self._store.lock, self._store.transaction(self._name) as database:
-            self._check_holds(database, message)
-            self.bury(database, message.due, cast("Row", message.record).sequence, reason, error)
+        with self._store.lock, self._step as cursor:
+            self._check_holds(cursor, message)
+            self.bury(cursor, message.due, cast("Row", message.record).sequence, reason, error)
 
     def settle_reply(self, message: Message[B, Any], body: Any) -> str:
         """Do what `Message.reply` says."""
-        with self._store.lock, self._store.connection(self._name) as database:
-            self._check_holds(database, message)
+        with self._store.lock, self._store.connection(self._name) as cursor:
+            self._check_holds(cursor, message)
         return self._reply(message, body)
 
     def _change(self, message: Message[B, Any], statement: str, *arguments: object) -> None:
-        with self._store.lock:
-            with self._store.transaction(self._name, flush=statement is _DELETE) as database:
-                # The time and the fence are looked at when the file is ours: waiting for that may have taken a while.
-                is_good = _is_good(message, self._wall())
-                if not is_good or not database.execute(statement, (*arguments, *self._key(message))).rowcount:
-                    raise ReceiptHandleExpiredError(self._name, message.id, message.receipt_handle)
-                if statement is _PUT_BACK:
-                    self._store.announce(self._name)
-            if statement is _DELETE:
-                self._made_room()
+        with self._store.lock, self._unflushed_step as cursor:
+            is_good = _is_good(message, self._wall())
+            if not is_good or not cursor.execute(statement, (*arguments, *self._key(message))).rowcount:
+                raise ReceiptHandleExpiredError(self._name, message.id, message.receipt_handle)
+            if statement is _PUT_BACK:
+                self._store.announce(self._name)
 
-    def _made_room(self) -> None:
-        """Wake the sends of this process that wait for room: which of them fit, they see themselves."""
-        self._store.waiters(self._room).wake_all()
-
-    def _check_holds(self, database: sqlite3.Connection, message: Message[B, Any]) -> float:
+    def _check_holds(self, cursor: sqlite3.Cursor, message: Message[B, Any]) -> float:
         """Refuse a delivery that is over; return the time."""
         now = self._wall()
-        if not _is_good(message, now) or database.execute(_CHECK, self._key(message)).fetchone() is None:
+        if not _is_good(message, now) or cursor.execute(_CHECK, self._key(message)).fetchone() is None:
             raise ReceiptHandleExpiredError(self._name, message.id, message.receipt_handle)
         return now
 
@@ -281,32 +296,28 @@ class SqliteQueue(Generic[B]):
     def _is_exhausted(self, count: int) -> bool:
         return self._max_deliveries is not None and count >= self._max_deliveries
 
-    def _visible(self, database: sqlite3.Connection, limit: int, now: float) -> list[Row]:
+    def _visible(self, cursor: sqlite3.Cursor, limit: int, now: float) -> list[Row]:
         """Return the first in line, when what is due has come back."""
-        found = database.execute(_VISIBLE, (self._name, now, limit)).fetchall()
-        if (not found or found[0][-1]) and self.bring_back(database, now)[0]:
-            found = database.execute(_VISIBLE, (self._name, now, limit)).fetchall()
-        return [Row(*each[:-1]) for each in found]
+        found = cursor.execute(self._visible_rows, (self._name, now, limit)).fetchall()
+        if (not found or found[0][0]) and self.bring_back(cursor, now)[0]:
+            found = cursor.execute(self._visible_rows, (self._name, now, limit)).fetchall()
+        return [Row(*each[1:]) for each in found]
 
-    def _deliver(
-        self, database: sqlite3.Connection, row: Row, due: float, token: Token | None
-    ) -> Message[B, Any] | None:
+    def _deliver(self, cursor: sqlite3.Cursor, row: Row, token: Token | None) -> Message[B, Any] | None:
         """Make a message of a row; a row that cannot be delivered is a dead letter instead."""
         if self._is_exhausted(row.count):
-            self.bury(database, row.due, row.sequence, f"it was delivered {row.count} times")
+            self.bury(cursor, 0, row.sequence, f"it was delivered {row.count} times")
             return None
         try:
             body = self._read(row)
         except SerializationError as error:
-            self.bury(database, row.due, row.sequence, "its body cannot be read", str(error))
+            self.bury(cursor, 0, row.sequence, "its body cannot be read", str(error))
             return None
         except UNREADABLE as error:
-            self.bury(database, row.due, row.sequence, "its headers cannot be read", str(error))
+            self.bury(cursor, 0, row.sequence, "its headers cannot be read", str(error))
             return None
         record = row if row.source is None else _readable(row)
-        message: Message[B, Any] = Message(self, record, body, row.count + 1, row.receipt + 1, token)
-        message.due = due
-        return message
+        return Message(self, record, body, row.count + 1, row.receipt + 1, token)
 
 
 def _is_good(message: Message[Any, Any], now: float) -> bool:

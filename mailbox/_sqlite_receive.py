@@ -37,10 +37,10 @@ def receive(  # noqa: PLR0917  one caller for messages, one for letters
     check_receive(queue.name, max_messages, visibility_timeout, wait_time_seconds)
     deadline = clock.monotonic() + wait_time_seconds
     gate: Gate | None = None
+    waiters = queue.waiters
     try:
         while True:
             with store.lock:
-                waiters = store.waiters(queue.name)
                 was_woken = gate is not None and not waiters.leave(gate)
                 if store.closed:
                     raise MailboxClosedError(queue.name)  # noqa: TRY301  it passes the clean-up below as it should
@@ -63,6 +63,6 @@ def receive(  # noqa: PLR0917  one caller for messages, one for letters
             wait_with(clock, gate, min(left, until_due, RECHECK), token)  # woken by a send, a bell, close, or time
     except BaseException:
         with store.lock:
-            if gate is not None and not store.waiters(queue.name).leave(gate):
-                store.waiters(queue.name).wake_one()
+            if gate is not None and not waiters.leave(gate):
+                waiters.wake_one()
         raise

@@ -16,54 +16,70 @@ __all__ = ["Transaction"]
 
 @final
 class Transaction:
-    """Gives the connection of a store and, at its end, commits, or undoes everything if there was an error.
+    """Gives a cursor of a store and, at its end, commits, or undoes everything if there was an error.
 
-    A class and no generator: three of these are on the path of every message, and a generator takes as long as a
-    statement does.
+    It may be used again and again, each time under the store's lock. A class, and kept: three of these are on the path
+    of every message, and a generator takes as long as a statement does.
+
+    Args:
+        store: The file.
+        mailbox: Whom an error is about.
+        synchronous: ``"FULL"`` if it is to be flushed.
     """
 
-    __slots__ = ("_database", "_mailbox", "_store", "_synchronous")
+    __slots__ = ("_cursor", "_mailbox", "_store", "_synchronous")
 
     def __init__(self, store: SqliteStore, mailbox: str, synchronous: str) -> None:
         self._store = store
         self._mailbox = mailbox
         self._synchronous = synchronous
-        self._database: sqlite3.Connection | None = None
+        self._cursor: sqlite3.Cursor | None = None
 
-    def __enter__(self) -> sqlite3.Connection:
+    def __enter__(self) -> sqlite3.Cursor:
+        store = self._store
+        self._cursor = None
         try:
-            self._database = database = self._store.open()
-            # Inside the try: a Ctrl-C while it waits for the lock is raised when it has it.
-            self._store.begin(database, self._synchronous)
+            self._cursor = cursor = store.open()
+            if store.level != self._synchronous:
+                store.level = ""  # unknown, if an interrupt comes in between
+                cursor.execute(f"PRAGMA synchronous = {self._synchronous}")
+                store.level = self._synchronous
+            # Takes the write lock now, so that it cannot fail half-way. Inside the try: a Ctrl-C while it waits for
+            # the lock is raised when it has it.
+            cursor.execute("BEGIN IMMEDIATE")
         except BaseException as error:
             self._undo(error)
             raise
-        return database
+        return cursor
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        database = self._database
-        if error is not None or database is None:
+        cursor = self._cursor
+        if error is not None or cursor is None:
             self._undo(error)
             return
         try:
-            database.execute("COMMIT")
+            cursor.execute("COMMIT")
         except BaseException as failure:
             self._undo(failure)
             raise
-        self._store.release(database)
-        self._store.ended(done=True)
+        store = self._store
+        if store.closed:
+            store.release(cursor)
+        if store.announced:
+            store.ring()
 
     def _undo(self, error: BaseException | None) -> None:
         """Undo everything; an error of SQLite becomes one of ours."""
-        database = self._database
+        cursor = self._cursor
         try:
-            self._store.ended(done=False)
-            if database is not None and database.in_transaction:
+            self._store.announced.clear()
+            if cursor is not None and cursor.connection.in_transaction:
                 with contextlib.suppress(sqlite3.Error):
-                    database.execute("ROLLBACK")
+                    cursor.execute("ROLLBACK")
         finally:
-            self._store.release(database)
+            if cursor is not None:
+                self._store.release(cursor)
         if isinstance(error, sqlite3.Error):
             raise self._store.failure(self._mailbox, error) from error
