@@ -59,6 +59,11 @@ _INSERT = (
     "INSERT INTO messages (mailbox, due, sequence, id, body, long, headers, reply_to, sent_at)"
     " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
+#: Does nothing if the place is not good any more.
+_INSERT_ONE = (
+    "INSERT INTO messages (mailbox, due, id, body, headers, reply_to, sent_at, sequence)"
+    " SELECT ?, 0, ?, ?, ?, ?, ?, ? FROM line WHERE last = ? AND owner = ?"
+)
 
 
 @final
@@ -106,6 +111,7 @@ class SqliteMailbox(Generic[T, R]):
         )
         self._dead: SqliteDeadLetters[T] = SqliteDeadLetters(self._store, name, self._codec, clock)
         self._step = self._store.transaction(name)
+        self._single = self._store.transaction(name, single=True)
         with self._store.lock, self._store.connection(name) as cursor:
             self._room = self._store.waiters(f"{name}:room")
             cursor.execute("INSERT OR IGNORE INTO mailboxes (name) VALUES (?)", (name,))
@@ -144,15 +150,39 @@ class SqliteMailbox(Generic[T, R]):
     ) -> str:
         """Send one message; see `Mailbox.send`."""
         check_seconds(self._name, "delay", delay)
+        check_seconds(self._name, "timeout", timeout)
         check_dedup_id(self._name, dedup_id)
         target = None if reply_to is None else check_name(reply_to if isinstance(reply_to, str) else reply_to.name)
-        return self._put([self._codec.encode(body)], headers, timeout, target, delay, dedup_id)[0]
+        raw = self._codec.encode(body)
+        if delay == 0 and dedup_id is self._max_size is None and len(raw) <= LONG:
+            message_id = self._put_one(raw, headers, target)
+            if message_id is not None:
+                return message_id
+        return self._put([raw], headers, timeout, target, delay, dedup_id)[0]
 
     def send_many(
         self, bodies: Iterable[T], *, headers: Mapping[str, str] | None = None, timeout: float = 0
     ) -> list[str]:
         """Send all or none; see `Mailbox.send_many`."""
+        check_seconds(self._name, "timeout", timeout)
         return self._put([self._codec.encode(body) for body in bodies], headers, timeout)
+
+    def _put_one(self, body: bytes, headers: Mapping[str, str] | None, reply_to: str | None) -> str | None:
+        """Put one message in line by one statement; return None if another store was the last to set places aside."""
+        raw = b"{}" if headers is None else json.dumps(check_headers(self._name, headers)).encode()
+        message_id = f"{self._prefix}-{next(self._numbers)}"
+        with self._store.lock:
+            if self._store.closed:
+                raise MailboxClosedError(self._name)
+            place = self._store.line.next_own()
+            if place is None:
+                return None
+            with self._single as cursor:
+                row = (self._name, message_id, body, raw, reply_to, self._clock.wall(), *place)
+                if not cursor.execute(_INSERT_ONE, row).rowcount:
+                    return None
+                self._store.announce(self._name)
+                return message_id
 
     def _put(  # noqa: PLR0917  two callers, both above
         self,
@@ -163,7 +193,6 @@ class SqliteMailbox(Generic[T, R]):
         delay: float = 0,
         dedup_id: str | None = None,
     ) -> list[str]:
-        check_seconds(self._name, "timeout", timeout)
         raw = b"{}" if headers is None else json.dumps(check_headers(self._name, headers)).encode()
         ids = [f"{self._prefix}-{next(self._numbers)}" for _ in bodies]
         deadline = self._clock.monotonic() + timeout
@@ -274,7 +303,8 @@ class SqliteMailbox(Generic[T, R]):
         self._store.close()
 
     def _read(self, row: Row) -> T:
-        _ = row.headers  # a message whose headers cannot be read is a dead letter too
+        if row.raw_headers != b"{}":
+            _ = row.headers  # a message whose headers cannot be read is a dead letter too
         return self._codec.decode(row.body)
 
     def _send_reply(self, message: Message[T, R], body: R) -> str:

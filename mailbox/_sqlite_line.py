@@ -40,3 +40,14 @@ class Line:
         first = self._next
         self._next += count
         return first
+
+    def next_own(self) -> tuple[int, int, int] | None:
+        """Return the next place of the block, with the `last` and `owner` that the file must have for it to be good.
+
+        None if no place is left, or there is no block yet.
+        """
+        if self._next > self._last:
+            return None
+        place = self._next
+        self._next += 1  # before it is used: an interrupt may hide that it was
+        return place, self._last, self._owner

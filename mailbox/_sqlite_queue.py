@@ -148,11 +148,12 @@ class SqliteQueue(Generic[B]):
         with self._unflushed_step as cursor:
             now = self._wall()
             due = now + visibility_timeout
-            while rows := self._visible(cursor, limit, now):
+            while found := self._visible(cursor, limit, now):
                 messages: list[Message[B, Any]] = []
-                last = 0
-                for row in rows:
-                    if row.count and last:
+                last = None
+                for _, *columns in found:
+                    row = Row(*columns)
+                    if row.count and last is not None:
                         break
                     last = row.sequence
                     message = self._deliver(cursor, row, token)
@@ -189,9 +190,7 @@ class SqliteQueue(Generic[B]):
             cursor.executemany(_BRING_BACK, [(self._name, due, sequence) for due, sequence, _, _ in returned])
         return [each[2] for each in returned], [each[2] for each in exhausted]
 
-    def bury(
-        self, cursor: sqlite3.Cursor, due: float, sequence: int, reason: str, error: str | None = None
-    ) -> None:
+    def bury(self, cursor: sqlite3.Cursor, due: float, sequence: int, reason: str, error: str | None = None) -> None:
         """Make a message a dead letter: it leaves one mailbox and enters the other in one step."""
         place = self._store.line.give(cursor, 1)
         cursor.execute(_BURY, (place, _writable(error), self._wall(), _writable(reason), self._name, due, sequence))
@@ -296,16 +295,16 @@ class SqliteQueue(Generic[B]):
     def _is_exhausted(self, count: int) -> bool:
         return self._max_deliveries is not None and count >= self._max_deliveries
 
-    def _visible(self, cursor: sqlite3.Cursor, limit: int, now: float) -> list[Row]:
-        """Return the first in line, when what is due has come back."""
+    def _visible(self, cursor: sqlite3.Cursor, limit: int, now: float) -> list[Any]:
+        """Return the rows of the first in line, when what is due has come back."""
         found = cursor.execute(self._visible_rows, (self._name, now, limit)).fetchall()
         if (not found or found[0][0]) and self.bring_back(cursor, now)[0]:
             found = cursor.execute(self._visible_rows, (self._name, now, limit)).fetchall()
-        return [Row(*each[1:]) for each in found]
+        return found
 
     def _deliver(self, cursor: sqlite3.Cursor, row: Row, token: Token | None) -> Message[B, Any] | None:
         """Make a message of a row; a row that cannot be delivered is a dead letter instead."""
-        if self._is_exhausted(row.count):
+        if row.count and self._is_exhausted(row.count):
             self.bury(cursor, 0, row.sequence, f"it was delivered {row.count} times")
             return None
         try:

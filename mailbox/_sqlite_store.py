@@ -93,14 +93,16 @@ class SqliteStore:
             if cursor is not None:
                 self.release(cursor)
 
-    def transaction(self, mailbox: str, *, flush: bool = True) -> Transaction:
+    def transaction(self, mailbox: str, *, flush: bool = True, single: bool = False) -> Transaction:
         """Return what reads and writes in one step: all of it is done, or nothing; to be entered under the lock.
 
         Args:
             mailbox: Whom an error is about.
             flush: False for what a power cut may undo without losing a message, such as a lease.
+            single: True for exactly one statement.
         """
-        return Transaction(self, mailbox, "FULL" if flush and self._synchronous == "FULL" else "NORMAL")
+        synchronous = "FULL" if flush and self._synchronous == "FULL" else "NORMAL"
+        return Transaction(self, mailbox, synchronous, single=single)
 
     def open(self) -> sqlite3.Cursor:
         """Return the cursor, with nothing begun; under the lock. `release` must follow.

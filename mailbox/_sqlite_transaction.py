@@ -25,14 +25,16 @@ class Transaction:
         store: The file.
         mailbox: Whom an error is about.
         synchronous: ``"FULL"`` if it is to be flushed.
+        single: True for exactly one statement, which SQLite itself does or does not do.
     """
 
-    __slots__ = ("_cursor", "_mailbox", "_store", "_synchronous")
+    __slots__ = ("_cursor", "_mailbox", "_single", "_store", "_synchronous")
 
-    def __init__(self, store: SqliteStore, mailbox: str, synchronous: str) -> None:
+    def __init__(self, store: SqliteStore, mailbox: str, synchronous: str, *, single: bool) -> None:
         self._store = store
         self._mailbox = mailbox
         self._synchronous = synchronous
+        self._single = single
         self._cursor: sqlite3.Cursor | None = None
 
     def __enter__(self) -> sqlite3.Cursor:
@@ -44,9 +46,10 @@ class Transaction:
                 store.level = ""  # unknown, if an interrupt comes in between
                 cursor.execute(f"PRAGMA synchronous = {self._synchronous}")
                 store.level = self._synchronous
-            # Takes the write lock now, so that it cannot fail half-way. Inside the try: a Ctrl-C while it waits for
-            # the lock is raised when it has it.
-            cursor.execute("BEGIN IMMEDIATE")
+            if not self._single:
+                # Takes the write lock now, so that it cannot fail half-way. Inside the try: a Ctrl-C while it waits
+                # for the lock is raised when it has it.
+                cursor.execute("BEGIN IMMEDIATE")
         except BaseException as error:
             self._undo(error)
             raise
@@ -60,7 +63,8 @@ class Transaction:
             self._undo(error)
             return
         try:
-            cursor.execute("COMMIT")
+            if not self._single:
+                cursor.execute("COMMIT")
         except BaseException as failure:
             self._undo(failure)
             raise
