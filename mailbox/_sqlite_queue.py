@@ -35,11 +35,6 @@ _VISIBLE = (
     "SELECT EXISTS (SELECT 1 FROM messages WHERE mailbox = ?1 AND due > 0 AND due <= ?2), {}"
     " FROM messages WHERE mailbox = ?1 AND due = 0 ORDER BY sequence LIMIT ?3"
 )
-#: From the first in line to the last that is delivered.
-_LEASE = (
-    "UPDATE messages SET due = ?, count = count + 1, receipt = receipt + 1"
-    " WHERE mailbox = ? AND due = 0 AND sequence <= ?"
-)
 _THIS = "mailbox = ? AND due = ? AND sequence = ?"
 #: A delivery that is the message's last one; that its lease has not ended must be seen by the clock.
 _HOLDS = f"{_THIS} AND receipt = ?"
@@ -47,6 +42,7 @@ _DELETE = f"DELETE FROM messages WHERE {_HOLDS}"  # noqa: S608  no part of these
 _PUT_BACK = f"UPDATE messages SET due = 0, count = count - 1, receipt = receipt + 1 WHERE {_HOLDS}"  # noqa: S608
 _EXTEND = f"UPDATE messages SET due = ? WHERE {_HOLDS}"  # noqa: S608
 _CHECK = f"SELECT 1 FROM messages WHERE {_HOLDS}"  # noqa: S608
+_LEASE = f"UPDATE messages SET due = ?, count = count + 1, receipt = receipt + 1 WHERE {_THIS}"  # noqa: S608
 _NACK = f"UPDATE messages SET due = ?, receipt = receipt + 1, error = coalesce(?, error) WHERE {_THIS}"  # noqa: S608
 _BRING_BACK = f"UPDATE messages SET due = 0, receipt = receipt + 1 WHERE {_THIS}"  # noqa: S608
 _DIE = (
@@ -151,21 +147,22 @@ class SqliteQueue(Generic[B]):
             due = now + visibility_timeout
             while found := self._visible(cursor, limit, now):
                 messages: list[Message[B, Any]] = []
-                last = None
+                leased: list[tuple[float, str, int, int]] = []
+                is_first = True
                 for _, *columns in found:
                     row = Row(*columns)
-                    if row.count and last is not None:
+                    if row.count and not is_first:
                         break
-                    last = row.sequence
                     message = self._deliver(cursor, row, token)
                     if message is not None:
                         message.due = due
                         messages.append(message)
+                        leased.append((due, self._name, 0, row.sequence))
                     if row.count:
                         break
+                    is_first = False
                 if messages:
-                    # Everything from the first in line: those that could not be delivered are no longer here.
-                    cursor.execute(_LEASE, (due, self._name, last))
+                    cursor.executemany(_LEASE, leased)
                     return messages
         return []
 

@@ -25,6 +25,10 @@ __all__ = ["SqliteStore"]
 #: Seconds that SQLite waits for another process that is writing; a write takes milliseconds.
 BUSY_SECONDS = 30.0
 
+#: Pages in the WAL after which it begins anew, where it is flushed with each step. A file that is written over is
+#: flushed in half the time of one that grows, so it should not grow for long; SQLite's own 1000 is for the others.
+FULL_WAL_PAGES = 400
+
 
 @final
 class SqliteStore:
@@ -144,6 +148,8 @@ class SqliteStore:
             _use_wal(database)
             database.execute(f"PRAGMA synchronous = {self._synchronous}")
             self.level = self._synchronous
+            if self._synchronous == "FULL":
+                database.execute(f"PRAGMA wal_autocheckpoint = {FULL_WAL_PAGES}")
         except BaseException:
             database.close()
             raise
