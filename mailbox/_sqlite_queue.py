@@ -36,12 +36,12 @@ _VISIBLE = (
     " FROM messages WHERE mailbox = ?1 AND due = 0 ORDER BY sequence LIMIT ?3"
 )
 _THIS = "mailbox = ? AND due = ? AND sequence = ?"
-#: A delivery that is the message's last one; that its lease has not ended must be seen by the clock.
+#: The last delivery of a message. That its lease has not ended is for the clock to say.
 _HOLDS = f"{_THIS} AND receipt = ?"
 _DELETE = f"DELETE FROM messages WHERE {_HOLDS}"  # noqa: S608  no part of these comes from outside
+_CHECK = f"SELECT 1 FROM messages WHERE {_HOLDS}"  # noqa: S608
 _PUT_BACK = f"UPDATE messages SET due = 0, count = count - 1, receipt = receipt + 1 WHERE {_HOLDS}"  # noqa: S608
 _EXTEND = f"UPDATE messages SET due = ? WHERE {_HOLDS}"  # noqa: S608
-_CHECK = f"SELECT 1 FROM messages WHERE {_HOLDS}"  # noqa: S608
 _LEASE = f"UPDATE messages SET due = ?, count = count + 1, receipt = receipt + 1 WHERE {_THIS}"  # noqa: S608
 _NACK = f"UPDATE messages SET due = ?, receipt = receipt + 1, error = coalesce(?, error) WHERE {_THIS}"  # noqa: S608
 _BRING_BACK = f"UPDATE messages SET due = 0, receipt = receipt + 1 WHERE {_THIS}"  # noqa: S608
@@ -192,7 +192,7 @@ class SqliteQueue(Generic[B]):
         """Make a message a dead letter: it leaves one mailbox and enters the other in one step."""
         place = self._store.line.give(cursor, 1)
         cursor.execute(_BURY, (place, _writable(error), self._wall(), _writable(reason), self._name, due, sequence))
-        self._room.wake_all()  # which of them fit, they see themselves
+        self._room.wake_all()  # sends that wait for room; which of them fit, they see themselves
         self._store.announce(f"{self._name}:dead")
 
     def rows(self, cursor: sqlite3.Cursor, where: str, *arguments: object) -> list[Row]:
@@ -217,17 +217,16 @@ class SqliteQueue(Generic[B]):
                     is_open = self._is_here(message) and not message.is_finalized and _is_good(message, now)
                     is_held = is_open and cursor.execute(_DELETE, self._key(message)).rowcount
                     (held if is_held else refused).append(message)
-            self._room.wake_all()  # which of them fit, they see themselves
+            self._room.wake_all()
         for message in held:
             message.is_finalized = True
         return refused
 
     def settle_acknowledge(self, message: Message[B, Any]) -> None:
         """Do what `Message.acknowledge` says."""
-        # By itself, not with the others that change a row: it is on the path of every message.
         with self._store.lock:
             with self._step as cursor:
-                # The time and the fence are looked at when the file is ours: waiting for that may have taken a while.
+                # As `_check_holds`, without its statement: this is on the path of every message.
                 is_good = _is_good(message, self._wall())
                 if not is_good or not cursor.execute(_DELETE, self._key(message)).rowcount:
                     raise ReceiptHandleExpiredError(self._name, message.id, message.receipt_handle)
@@ -235,13 +234,19 @@ class SqliteQueue(Generic[B]):
 
     def settle_put_back(self, message: Message[B, Any]) -> None:
         """Do what `Message.put_back` says."""
-        self._change(message, _PUT_BACK)
+        with self._store.lock, self._unflushed_step as cursor:
+            self._check_holds(cursor, message)
+            cursor.execute(_PUT_BACK, self._key(message))
+            self._store.announce(self._name)
 
     def settle_extend(self, message: Message[B, Any], timeout: float) -> None:
         """Do what `Message.extend_visibility` says."""
-        due = self._wall() + timeout
-        self._change(message, _EXTEND, due)
-        message.due = due
+        with self._store.lock:
+            with self._unflushed_step as cursor:
+                now = self._check_holds(cursor, message)
+                cursor.execute(_EXTEND, (now + timeout, *self._key(message)))
+            # Under the lock: it is part of the key, by which another thread may be about to acknowledge.
+            message.due = now + timeout
 
     def settle_nack(self, message: Message[B, Any], visibility_timeout: float, error: str | None) -> None:
         """Do what `Message.nack` says."""
@@ -267,16 +272,9 @@ class SqliteQueue(Generic[B]):
             self._check_holds(cursor, message)
         return self._reply(message, body)
 
-    def _change(self, message: Message[B, Any], statement: str, *arguments: object) -> None:
-        with self._store.lock, self._unflushed_step as cursor:
-            is_good = _is_good(message, self._wall())
-            if not is_good or not cursor.execute(statement, (*arguments, *self._key(message))).rowcount:
-                raise ReceiptHandleExpiredError(self._name, message.id, message.receipt_handle)
-            if statement is _PUT_BACK:
-                self._store.announce(self._name)
-
     def _check_holds(self, cursor: sqlite3.Cursor, message: Message[B, Any]) -> float:
         """Refuse a delivery that is over; return the time."""
+        # The time and the fence are looked at when the file is ours: waiting for that may have taken a while.
         now = self._wall()
         if not _is_good(message, now) or cursor.execute(_CHECK, self._key(message)).fetchone() is None:
             raise ReceiptHandleExpiredError(self._name, message.id, message.receipt_handle)

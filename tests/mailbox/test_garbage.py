@@ -73,7 +73,8 @@ class Written:
 def write(path: Path, rows: list[tuple[str, bytes, bytes]]) -> None:
     with contextlib.closing(sqlite3.connect(path)) as database, database:
         database.executemany(
-            "INSERT INTO messages (mailbox, due, sequence, id, body, headers, sent_at) VALUES ('jobs', 0, ?, ?, ?, ?, 0)",
+            "INSERT INTO messages (mailbox, due, sequence, id, body, headers, sent_at)"
+            " VALUES ('jobs', 0, ?, ?, ?, ?, 0)",
             [(number, *row) for number, row in enumerate(rows)],
         )
 

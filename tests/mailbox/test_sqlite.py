@@ -55,8 +55,14 @@ class TestSqliteMailbox(MailboxContract):
         level()
         message.acknowledge()
         level()
+        jobs.send("from a place that was set aside")
+        [message] = jobs.receive()
+        jobs.send("another")
+        level()
+        message.put_back()
+        level()
 
-        assert levels == [2, 1, 2]
+        assert levels == [2, 1, 2, 2, 1]
         jobs.close()
 
     def test_many_acknowledged_by_a_generator_that_uses_the_mailbox_do_not_deadlock(self, clock: FakeClock) -> None:
