@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from loopwarden.errors import ReceiptHandleExpiredError
+from loopwarden.errors import MailboxConnectionError, ReceiptHandleExpiredError
 from loopwarden.mailbox import SqliteMailbox
 from loopwarden.mailbox._sqlite import LONG
 from loopwarden.mailbox._sqlite_line import BLOCK, Line
@@ -136,6 +136,20 @@ def test_a_store_does_not_take_a_block_for_its_own_that_it_lost_to_another(make:
     assert first < second
 
 
+def test_places_that_were_set_aside_by_what_was_undone_are_not_given(make: Make) -> None:
+    jobs, other = make(), make()
+    jobs.send_many(["first", "second"])
+    with jobs._store.lock, jobs._store.transaction("jobs") as cursor:
+        jobs._store.line.give(cursor, BLOCK - 1)  # more than are left, so from a new block, and one of that is left
+        cursor.execute("ROLLBACK")
+        cursor.execute("BEGIN")
+
+    jobs.send("third")
+    other.send("fourth")
+
+    assert [message.body for message in jobs.receive(max_messages=10)] == ["first", "second", "third", "fourth"]
+
+
 # Pages.
 
 
@@ -206,3 +220,50 @@ def test_a_long_body_that_is_gone_is_a_dead_letter(make: Make, path: Path) -> No
     assert [message.body for message in jobs.receive(max_messages=2)] == ["good"]
 
     assert [letter.body for letter in jobs.dead_letters.peek()] == [None]
+
+
+# Errors.
+
+
+def no_commit(action: int, argument: str | None, *_: str | None) -> int:
+    is_commit = action == sqlite3.SQLITE_TRANSACTION and argument == "COMMIT"
+    return sqlite3.SQLITE_DENY if is_commit else sqlite3.SQLITE_OK
+
+
+def test_what_cannot_be_committed_is_undone_and_what_follows_is_done(make: Make) -> None:
+    jobs = make()
+    jobs.send("first")
+    with jobs._store.lock, jobs._store.connection("jobs") as cursor:
+        cursor.connection.set_authorizer(no_commit)
+
+    with pytest.raises(MailboxConnectionError, match="not authorized"):
+        jobs.send_many(["lost", "too"])
+
+    with jobs._store.lock, jobs._store.connection("jobs") as cursor:
+        cursor.connection.set_authorizer(None)
+    jobs.send("second")
+    assert [message.body for message in jobs.receive(max_messages=10)] == ["first", "second"]
+
+
+@pytest.mark.parametrize("send_first", [False, True], ids=["many statements", "one statement"])
+def test_a_file_that_is_not_as_it_should_be_is_a_connection_error(make: Make, path: Path, send_first: bool) -> None:
+    jobs = make()
+    if send_first:
+        jobs.send("body")
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        database.execute("DROP TABLE messages")
+
+    with pytest.raises(MailboxConnectionError, match="no such table"):
+        jobs.send("body")
+
+
+def test_a_file_that_is_gone_when_a_message_is_finalised_late_is_a_connection_error(make: Make, path: Path) -> None:
+    jobs = make()
+    jobs.send("body")
+    [message] = jobs.receive()
+    jobs.close()
+    path.unlink()
+    path.mkdir()
+
+    with pytest.raises(MailboxConnectionError, match="unable to open"):
+        message.acknowledge()
