@@ -42,12 +42,23 @@ class Stopper:
         self._clock = clock
         self._helper = Helper(f"{name}-helper", clock.blocking)
         self._second = Helper(f"{name}-stopper", clock.blocking)
+        self._begun = 0  # calls of the helper; written by it alone, as is the next
+        self._is_calling = False
         #: What ``shutdown`` raised last.
         self.error: BaseException | None = None
 
     def offer(self, job: Callable[[], object]) -> None:
         """Run ``job`` on the helper; jobs keep their order, so what was offered before a stop comes before it."""
-        self._helper.submit(job)
+
+        def call() -> None:
+            self._begun += 1
+            self._is_calling = True
+            try:
+                job()
+            finally:
+                self._is_calling = False
+
+        self._helper.submit(call)
 
     def stop(self, timeout: float) -> None:
         """Tell the loop to stop; call it once."""
@@ -58,8 +69,15 @@ class Stopper:
         # What was asked before the stop is offered before it, unless the loop's own `post` blocks.
         offered: Ticket[None] = Ticket(self._clock.blocking)
         self._helper.submit(lambda: offered.complete(None))
-        self._second.submit(lambda: offered.wait_ready(FIRST_REMINDER, self._clock))
+        self._second.submit(lambda: self._let_pass(offered))
         self._second.submit(lambda: self._stop(timeout))
+
+    def _let_pass(self, offered: Ticket[None]) -> None:
+        """Wait until everything is offered, or one call has not returned for as long as a reminder takes."""
+        while True:
+            begun = self._begun
+            if offered.wait_ready(FIRST_REMINDER, self._clock) or (self._is_calling and self._begun == begun):
+                return
 
     def close(self) -> None:
         """Let the helpers end after the jobs that they have."""
