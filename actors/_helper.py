@@ -1,4 +1,4 @@
-"""`Helper`: the thread that makes an actor's blocking calls for it."""
+"""`Helper`: the thread that makes an actor's blocking calls for it, and threads for a single one."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING, final
 
 from loopwarden._blocking import SYSTEM, Blocking
 from loopwarden._log import report
+from loopwarden._ticket import Ticket, write
 from loopwarden.actors._inlet import Inlet
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Helper"]
+    from loopwarden.clock import Clock
+
+__all__ = ["Helper", "run_apart", "run_within"]
 
 
 @final
@@ -46,11 +49,6 @@ class Helper:
             self._has_thread = True
         self._jobs.post(job)
 
-    def run_once(self, job: Callable[[], object]) -> None:
-        """Run a single job, on a thread for it alone."""
-        self.submit(job)
-        self.close()
-
     def close(self) -> None:
         """Let the thread end after the jobs that it has."""
         self._jobs.close()
@@ -64,3 +62,29 @@ class Helper:
             job()
         except BaseException as error:  # noqa: BLE001  isolates user code: the next job must run too
             report(logging.ERROR, "a job of %s raised", self._name, error=error)
+
+
+def run_apart(job: Callable[[], object], name: str, blocking: Blocking) -> None:
+    """Run a single job, on a thread for it alone; what it raises is logged."""
+    helper = Helper(name, blocking)
+    helper.submit(job)
+    helper.close()
+
+
+def run_within(job: Callable[[], object], seconds: float, done: Callable[[], object], name: str, clock: Clock) -> None:
+    """Run a single job on a thread for it alone, and call ``done`` once: when it has ended, or after ``seconds``."""
+    ended: Ticket[None] = Ticket(clock.blocking)
+    ended.on_ready(lambda _: done())
+
+    def work() -> None:
+        try:
+            job()
+        finally:
+            write(ended)
+
+    try:
+        timer = clock.call_later(seconds, lambda: write(ended))
+        ended.on_ready(lambda _: timer.cancel())
+    except RuntimeError as error:
+        report(logging.WARNING, "%s has no time-out", name, error=error)
+    run_apart(work, name, clock.blocking)

@@ -12,12 +12,9 @@ from typing_extensions import override
 from loopwarden._log import describe, report
 from loopwarden._ticket import Ticket, write
 from loopwarden.actors._actor import ControlActor, Deferred
-from loopwarden.actors._helper import Helper
 from loopwarden.actors._loop_ref import LoopRef, cannot_process
-from loopwarden.actors._mailbox_worker import FENCE_AFTER
 from loopwarden.actors._messages import (
     AbandonRequest,
-    AbandonResult,
     HealthCheckRequest,
     HealthStatus,
     ProcessRequest,
@@ -30,14 +27,14 @@ from loopwarden.actors._messages import (
     StopSoon,
 )
 from loopwarden.actors._patience import in_time
-from loopwarden.actors._runnable import SupportsProcess, SupportsRecovery, SupportsRun, check_loop
+from loopwarden.actors._recovery import GivenBack, Recovery
+from loopwarden.actors._runnable import SupportsProcess, SupportsRun, check_loop
 from loopwarden.actors._state import Lifecycle, LifeEvent, LoopState
 from loopwarden.actors._stopper import Stopper
 from loopwarden.actors._vitals import Vitals
 from loopwarden.actors._worker import Worker
-from loopwarden.actors._zombies import ZOMBIES
 from loopwarden.clock import SYSTEM_CLOCK, Clock
-from loopwarden.errors import ActorDeadError, LoopAbandonedError, LoopNotRunningError, UnsupportedRequestError
+from loopwarden.errors import ActorDeadError, LoopNotRunningError, UnsupportedRequestError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -101,9 +98,18 @@ class LoopActor(ControlActor):
             own_threads=self.own_threads,
         )
         self._stopper = Stopper(loop, self.name, self._worker.ended, clock)
+        self._recovery = Recovery(
+            loop,
+            self.name,
+            self.vitals,
+            self._worker.ended,
+            clock=clock,
+            put=lambda message: self._inbox.put((message, None)),
+        )
         self._final: Ticket[ShutdownResult] = Ticket(clock.blocking)
         self._stopping_since: float | None = None
-        self._abandoned: LoopAbandonedError | None = None
+        self._outcome: _WorkerEnded | None = None
+        self._is_cut_short = False  # somebody was given up while it was stopping, so the stop is not clean
 
     @classmethod
     @override
@@ -158,7 +164,7 @@ class LoopActor(ControlActor):
             case ProcessRequest():
                 return self._process(message.body)
             case RecallRequest():
-                return isinstance(self.loop, SupportsRecovery) and self.loop.recall(message.worker)
+                return self._recovery.recall(message.worker)
             case AbandonRequest():
                 return self._abandon(message)
             case StallReport():
@@ -167,9 +173,14 @@ class LoopActor(ControlActor):
                 report(logging.WARNING, text, message.worker, self.name, message.silent_for, message.stack)
                 return None
             case _WorkerEnded():
-                if message.cause is None and self._stopping_since is None and self._abandoned is None:
+                if message.cause is None and self._stopping_since is None and self._recovery.cause is None:
                     report(logging.INFO, "loop %r returned without being asked to stop", self.name)
-                self._end(self._abandoned or message.cause)
+                self._outcome = message
+                self._end_when_all_is_back()
+                return None
+            case GivenBack():
+                self._recovery.pending -= 1
+                self._end_when_all_is_back()
                 return None
             case _:
                 raise UnsupportedRequestError(
@@ -256,39 +267,18 @@ class LoopActor(ControlActor):
         self._was_asked = True
         self._stopper.stop(timeout)
 
-    # Giving up.
-
-    def _abandon(self, request: AbandonRequest) -> Deferred | AbandonResult:
-        in_hand = self.vitals.in_hand()
-        if request.worker is not None:
-            status = self.vitals.find(request.worker)
-            if status is None or request.last_heartbeat not in {None, status.last_heartbeat}:
-                return AbandonResult(abandoned=False)
-            in_hand = () if status.in_hand is None else (status.in_hand,)
-        loop = self.loop if isinstance(self.loop, SupportsRecovery) else None
-        zombie = None if loop is None or request.worker is None else loop.replace(request.worker)
-        ZOMBIES.add(f"{self.name}-worker", self._worker.ended if zombie is None else zombie)
-        if zombie is not None:
-            self.vitals.renew()
-        text = f"abandoned: {request.reason}" if request.reason else "abandoned"
-        done = AbandonResult(abandoned=True, replaced=zombie is not None, in_hand=in_hand)
-        given_back: Ticket[AbandonResult] = Ticket(self.clock.blocking)
-
-        def give_back() -> None:
-            try:
-                if loop is not None:
-                    loop.give_back(request.worker if zombie is not None else None, text)
-            finally:
-                write(given_back, done)
-
-        # On a thread of its own: the helper may be the one that hangs. A store that hangs is not waited for.
-        Helper(f"{self.name}-returns", self.clock.blocking).run_once(give_back)
-        answer = in_time(given_back, FENCE_AFTER, lambda: done, self.clock, f"giving back what {self.name!r} had")
-        if zombie is None:
-            # Also if the worker ends just now, because its token was stopped: it did not end by itself.
-            self._abandoned = LoopAbandonedError(self.name, request.reason)
-            answer.on_ready(lambda _: self._worker_ended(None))
+    def _abandon(self, request: AbandonRequest) -> Deferred:
+        answer = self._recovery.abandon(request)
+        if self._recovery.pending and self._stopping_since is not None:
+            self._is_cut_short = True
+        if self._recovery.cause is not None:
+            self._outcome = _WorkerEnded(None)
         return Deferred(answer)
+
+    def _end_when_all_is_back(self) -> None:
+        """End once the worker has, and everything that was in the hands of those given up is back."""
+        if self._outcome is not None and not self._recovery.pending:
+            self._end(self._recovery.cause or self._outcome.cause)
 
     def _worker_entered(self) -> None:
         """Say that the loop runs; on the worker, as its first act."""
@@ -316,7 +306,7 @@ class LoopActor(ControlActor):
             self._begin_stop(0.0)
         self._stopper.close()
         self.lifecycle.move(LifeEvent.RETURN if cause is None else LifeEvent.CRASH)
-        result = self._result(clean=cause is None, error=cause)
+        result = self._result(clean=cause is None and not self._is_cut_short, error=cause)
         write(self._final, result)
         status = self._health(cause)
         refuse = super()._epilogue(cause)

@@ -109,6 +109,8 @@ class MailboxLoop(Generic[T]):
         self._stopped = False
         self._shift: Shift | None = None
         self._done: Ticket[None] | None = None
+        # Resolves when a stop has given back what was not started, and how long to wait for that.
+        self._returning: tuple[Ticket[None], float] = (Ticket(clock.blocking), 0.0)
 
     # Runnable.
 
@@ -149,6 +151,8 @@ class MailboxLoop(Generic[T]):
         finally:
             try:
                 shift.over.wait()
+                returned, patience = self._returning
+                returned.wait_ready(patience, self._clock)  # what a stop gives back is back before the end
                 with self._lock:
                     self._refuses = True
                 if not shift.failures:
@@ -182,11 +186,14 @@ class MailboxLoop(Generic[T]):
     def _return_unstarted(self, timeout: float) -> None:
         """Give back what is not started while the workers are busy; a store that hangs must not hang the stop."""
         returned: Ticket[None] = Ticket(self._clock.blocking)
+        self._returning = (returned, timeout)
 
         def give_back() -> None:
-            for worker in self._workers:
-                worker.return_unstarted()
-            returned.complete(None)
+            try:
+                for worker in self._workers:
+                    worker.return_unstarted()
+            finally:
+                returned.complete(None)
 
         try:
             self._clock.blocking.start_thread(give_back, f"{self._source.name}-returns")
@@ -258,7 +265,8 @@ class MailboxLoop(Generic[T]):
         for each in (*self._replaced, *self._workers):
             if worker is None or each.progress.worker == worker:
                 each.give_back(error)
-        self._replaced = [each for each in self._replaced if each.progress.worker != worker]
+                with self._lock:
+                    self._replaced = [other for other in self._replaced if other is not each]
 
     def _run_posted(self) -> None:
         """Run what was posted; on a worker."""

@@ -171,6 +171,7 @@ class MailboxWorker:
             for _ in itertools.count() if max_iterations is None else range(max_iterations):
                 self._run_posted()
                 if self._is_recalled:
+                    self.return_unstarted()  # their leases may have ended, and others may be free
                     # First the new token, then the look: whoever stops or abandons does it in the other order.
                     self._is_recalled, self.token = False, Token()
                 if self._is_done():
@@ -270,7 +271,7 @@ class MailboxWorker:
         else:
             if message.is_finalized or self._settled(message, message.acknowledge):
                 self.progress.processed += 1
-            if self.token.stopped:
+            if self.token.stopped and not self.is_abandoned:
                 self.progress.fates.append(MessageFate(message_id=message.id, fate="done"))
 
     def _settled(self, message: Message[Any, Any], settle: Callable[[], None]) -> bool:

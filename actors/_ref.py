@@ -44,6 +44,11 @@ class ControlRef(pykka.ActorRef[Any]):
         #: Resolves when the actor has started, and its loop is running if it has one; fails if it ends before.
         self.ready: Ticket[None] = actor.ready
 
+    @property
+    def has_children(self) -> bool:
+        """True if it is a supervisor's."""
+        return False
+
     def send(self, message: Request[R]) -> Ticket[R]:
         """Send a request; return the ticket that it carries, or a new one.
 

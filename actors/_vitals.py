@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import TYPE_CHECKING, cast, final
 
 from loopwarden.actors._progress import Activity, Progress, WorkerStatus
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     from loopwarden.actors._progress import InHand, MessageFate
 
 __all__ = ["Vitals"]
+
+_COUNTS = ("processed", "failed", "returned")
 
 
 @final
@@ -25,6 +28,7 @@ class Vitals:
         self.thread_id: int | None = None
         self._stalled: dict[int, float] = {}
         self._retired: tuple[Progress, ...] = ()
+        self._counted: Counter[str] = Counter()
         self.workers = self._read()
         # Of a loop that says nothing but its heartbeat, the loop is the worker.
         self._itself = None if self.workers or self.heartbeat is None else Progress(heartbeat=self.heartbeat)
@@ -36,15 +40,18 @@ class Vitals:
         return tuple(worker for worker in workers if isinstance(worker, Progress))
 
     def renew(self) -> None:
-        """Look again who the workers are, after one was replaced; what the old one did still counts."""
+        """Look again who the workers are, after one was replaced; what the old one did until then still counts."""
         before = self.workers
         self.workers = self._read()
-        self._retired += tuple(worker for worker in before if worker not in self.workers)
+        gone = tuple(worker for worker in before if worker not in self.workers)
+        self._retired += gone
+        for count in _COUNTS:
+            self._counted[count] += sum(getattr(worker, count) for worker in gone)
         self._stalled = {}
 
     def total(self, count: str) -> int:
         """Return one of the counters, summed over all workers there ever were."""
-        return sum(getattr(worker, count) for worker in self.workers + self._retired)
+        return self._counted[count] + sum(int(getattr(worker, count)) for worker in self.workers)
 
     @property
     def last_error(self) -> str | None:
@@ -54,7 +61,7 @@ class Vitals:
     @property
     def fates(self) -> tuple[MessageFate, ...]:
         """What became of messages at the end of the loop."""
-        return tuple(fate for worker in self.workers for fate in tuple(worker.fates))
+        return tuple(fate for worker in (*self._retired, *self.workers) for fate in tuple(worker.fates))
 
     def in_hand(self) -> tuple[InHand, ...]:
         """Return what the workers have in hand, or had when the loop ended."""

@@ -56,15 +56,16 @@ class Token:
 
     def wait(self, timeout: float | None = None, clock: Clock = SYSTEM_CLOCK) -> bool:
         """Block until the stop, or until ``timeout`` seconds of the clock have passed; say which."""
-        if self._stopped:
-            return True
-        gate = clock.blocking.gate()
-        try:
-            self._gates.append(gate)  # first the gate, then the look: a stop does it in the other order
-            if not self._stopped:
-                clock.wait(gate, timeout)
-        finally:
-            self.detach(gate)
+        deadline = None if timeout is None else clock.monotonic() + timeout
+        in_time = True
+        while in_time and not self._stopped:  # a nudge opens the gate too, and is meant for a receive
+            gate = clock.blocking.gate()
+            try:
+                self._gates.append(gate)  # first the gate, then the look: a stop does it in the other order
+                if not self._stopped:
+                    in_time = clock.wait(gate, None if deadline is None else deadline - clock.monotonic())
+            finally:
+                self.detach(gate)
         return self._stopped
 
     def attach(self, gate: Gate) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, final, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, final, overload
 
 import pykka
 from typing_extensions import override
@@ -25,7 +25,7 @@ R = TypeVar("R")
 
 
 #: What the supervisor does for its child, because it outlives it.
-_FOR_SUPERVISOR = (ShutdownRequest, ShutdownConfirmRequest, AbandonRequest, StallReport)
+_FOR_SUPERVISOR = (ShutdownRequest, AbandonRequest, StallReport)
 
 
 @final
@@ -62,20 +62,26 @@ class ChildRef(ControlRef):
         """Send a request; return the ticket that it carries, or a new one."""
         if not issubclass(type(message), TicketCarrier):  # pyright: ignore[reportUnnecessaryIsInstance]  a caller without types
             raise TypeError(f"send() takes a Request, such as HealthCheckRequest(), got {message!r}")
-        seat = self._seat
-        if isinstance(message, _FOR_SUPERVISOR):
-            return self._supervisor.send_as(ForChild(seat, message), cast("Request[R]", message))
-        ref = seat.control_ref
+        request: Request[R] = message  # which the checks below do not narrow
+        life = self._seat.occupant.life
+        asks_state = isinstance(message, HealthCheckRequest | ShutdownConfirmRequest)
+        is_answered_here = asks_state and (life is None or not life.tells_health)
+        if is_answered_here and isinstance(message, HealthCheckRequest):
+            return self._answer(message, self._seat.health())
+        if is_answered_here or isinstance(message, _FOR_SUPERVISOR):
+            return self._supervisor.send_as(ForChild(self._seat, request), request)
+        ref, plain = self._seat.control_ref, self._seat.plain
         if ref is not None:
-            return ref.send(message)
-        ticket: Ticket[R] = message.ticket or Ticket(self._blocking)
-        plain = seat.plain
-        if isinstance(message, HealthCheckRequest):
-            write(ticket, seat.health())
-        elif plain is not None:
-            plain.ask(message).on_ready(lambda answer: _pass_on(answer, ticket))
-        else:
-            write(ticket, error=self._unavailable())
+            return ref.send(request)
+        if plain is None:
+            return self._answer(request, None, self._unavailable())
+        ticket: Ticket[R] = request.ticket or Ticket(self._blocking)
+        plain.ask(request).on_ready(lambda answer: _pass_on(answer, ticket))
+        return ticket
+
+    def _answer(self, message: Request[Any], result: object, error: Exception | None = None) -> Ticket[Any]:
+        ticket: Ticket[Any] = message.ticket or Ticket(self._blocking)
+        write(ticket, result, error)
         return ticket
 
     @override
@@ -141,13 +147,19 @@ class ChildRef(ControlRef):
             the child itself it does not block, because that would be waiting for itself, and returns false.
         """
         was_alive = self.is_alive()
-        ref = self._seat.control_ref
+        life = self._seat.occupant.life
         stopped = self.send(ShutdownRequest()).map(lambda _: was_alive)
         if not block:
             return stopped
-        if ref is not None and ref.is_own_thread(threading.get_ident()):
+        if life is not None and life.is_own_thread(threading.get_ident()):
             return False
         return stopped.wait(timeout)
+
+    @property
+    @override
+    def has_children(self) -> bool:
+        life = self._seat.occupant.life
+        return life is not None and life.is_supervisor
 
     @override
     def is_alive(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import sys
@@ -9,6 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from loopwarden._log import report
+from loopwarden._ticket import Ticket
 from loopwarden.actors import AbandonRequest, LoopRef
 from loopwarden.actors._forgotten import alive
 from loopwarden.supervision._supervisor_ref import SupervisorRef
@@ -37,14 +39,24 @@ def depart(code: ExitCode, why: str, patience: float, clock: Clock, leave: Calla
         leave: Ends the process.
     """
     report(logging.CRITICAL, "this process ends with code %d: %s", code, why)
-    try:
-        _give_back(patience, clock)
-    finally:
-        logging.shutdown()
-        for stream in (sys.stdout, sys.stderr):
+    given_back: Ticket[None] = Ticket(clock.blocking)
+
+    def leave_now() -> None:
+        given_back.wait_ready()
+        handlers = [*logging.getLogger("loopwarden").handlers, *logging.getLogger().handlers]
+        for stream in (*handlers, sys.stdout, sys.stderr):
             with suppress(Exception):  # it may be closed, or somebody else's
                 stream.flush()
         leave(int(code))
+
+    # The main thread may return meanwhile, because what it waited for was stopped: the code must be ours all the same.
+    atexit.register(leave_now)
+    try:
+        _give_back(patience, clock)
+    finally:
+        given_back.complete(None)
+        leave_now()
+        atexit.unregister(leave_now)
 
 
 def _give_back(patience: float, clock: Clock) -> None:

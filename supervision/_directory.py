@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, final
 from loopwarden._log import describe
 from loopwarden._ticket import write
 from loopwarden.actors import ActorExit, ShutdownResult
+from loopwarden.errors import ChildUnavailableError
 from loopwarden.supervision._child import ChildState
 from loopwarden.supervision._child_ref import ChildRef
 from loopwarden.supervision._requests import ChildCounts, ChildInfo
@@ -33,11 +34,12 @@ class Directory:
         self._seats: dict[str, Seat] = {}
         self._refs: dict[str, ChildRef] = {}
         self._results: dict[str, ShutdownResult] = {}
+        self._causes: dict[str, BaseException | None] = {}
         self._gone: list[str] = []
 
-    def ref(self, child_id: str) -> ChildRef:
-        """Return the stable ref of a child."""
-        return self._refs[child_id]
+    def ref(self, child_id: str) -> ChildRef | None:
+        """Return the stable ref of a child; None if there is no such child."""
+        return self._refs.get(child_id)
 
     def is_current(self, seat: Seat) -> bool:
         """Say whether a seat is still one of a child here, and not of an earlier one of the same id."""
@@ -83,9 +85,11 @@ class Directory:
             return
         del self._refs[child_id]
         self._gone.append(child_id)
-        before = seat.occupant
-        seat.occupant = Occupant(ChildState.DOWN, error=before.error, restarts=before.restarts)
-        write(seat.ended, ActorExit(child_id, before.error, asked=True))
+        error = self._causes.pop(child_id, None)
+        seat.occupant = Occupant(ChildState.DOWN, error=error, restarts=seat.occupant.restarts)
+        if not seat.ready.is_ready():
+            write(seat.ready, error=ChildUnavailableError(child_id, ChildState.DOWN))
+        write(seat.ended, ActorExit(child_id, error, asked=True))
 
     def close(self) -> None:
         """Do that with all of them."""
@@ -94,7 +98,13 @@ class Directory:
 
     def last_result(self, child_id: str) -> ShutdownResult:
         """Return how the last end of a child went."""
-        return self._results.get(child_id) or ShutdownResult(loop_name=child_id, clean_shutdown=True, duration=0.0)
+        return self._results.get(child_id) or self.result_of(child_id, None)
+
+    @staticmethod
+    def result_of(child_id: str, cause: BaseException | None) -> ShutdownResult:
+        """Return how an end went of which only the cause is known."""
+        error = None if cause is None else describe(cause)
+        return ShutdownResult(loop_name=child_id, clean_shutdown=cause is None, duration=0.0, error=error)
 
     def forget_result(self, child_id: str) -> None:
         """Forget how an end went."""
@@ -107,9 +117,7 @@ class Directory:
 
     def keep_result(self, child_id: str, life: Life | None, cause: BaseException | None) -> ShutdownResult:
         """Remember how an end went, in the child's own words if it tells."""
-        result = None if life is None else life.result()
-        if result is None:
-            error = None if cause is None else describe(cause)
-            result = ShutdownResult(loop_name=child_id, clean_shutdown=cause is None, duration=0.0, error=error)
+        result = (None if life is None else life.result()) or self.result_of(child_id, cause)
         self._results[child_id] = result
+        self._causes[child_id] = cause
         return result

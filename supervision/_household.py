@@ -6,7 +6,6 @@ import random
 from typing import TYPE_CHECKING, Any, assert_never, final
 
 from loopwarden._ticket import Ticket, write
-from loopwarden.actors import AbandonRequest, AbandonResult, LoopRef
 from loopwarden.actors._zombies import ZOMBIES
 from loopwarden.errors import ChildNotFoundError
 from loopwarden.supervision._child import ChildState
@@ -33,7 +32,7 @@ from loopwarden.supervision._verdict import ChildExit, ExitReason, exit_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from loopwarden.actors import ControlRef, InHand, MessageFate, ShutdownResult, StallReport
+    from loopwarden.actors import ControlRef, InHand, MessageFate, ShutdownResult
     from loopwarden.clock import Clock, Timer
     from loopwarden.supervision._child_ref import ChildRef
     from loopwarden.supervision._spec import ChildSpec, SupervisorSpec
@@ -92,7 +91,7 @@ class Household:
 
     def start_child(self, spec: ChildSpec) -> Ticket[ChildRef]:
         """Add a child and start it."""
-        return self._wait(lambda waiter: self.family.start_child(spec, waiter), lambda: self.directory.ref(spec.id))
+        return self._start(spec.id, lambda waiter: self.family.start_child(spec, waiter))
 
     def restart_child(self, child_id: str) -> Ticket[ChildRef]:
         """Start a child that is down."""
@@ -107,10 +106,10 @@ class Household:
     def terminate_child(self, child_id: str, wanted: float = 0.0) -> Ticket[ShutdownResult]:
         """Stop a child, which then stays down; it has ``wanted`` seconds if that is more than its spec says."""
         child = self.family.roster.children.get(child_id)
-        if child is not None and child.state.is_alive:
-            self._wanted[child_id] = wanted
-        else:
+        if child is not None and not child.state.is_alive:
             self.directory.forget_result(child_id)  # that was an earlier end
+        elif child is not None and child.state is not ChildState.STOPPING:
+            self._wanted[child_id] = wanted
         return self._wait(
             lambda waiter: self.family.terminate_child(child_id, waiter), lambda: self.directory.last_result(child_id)
         )
@@ -124,42 +123,7 @@ class Household:
         self._is_killing = True
         self._carry_out(self.family.stop())
         for tenure in tuple(self._tenures.values()):
-            self._abandon(tenure, reason)
-
-    def abandon_child(self, child_id: str, request: AbandonRequest) -> Ticket[AbandonResult]:
-        """Give a child up, or one of its workers."""
-        tenure = self._tenure_of(child_id)
-        request = request.model_copy(update={"ticket": None})
-        if tenure is None or tenure.life is None or not isinstance(ref := tenure.life.ref, LoopRef):
-            done: Ticket[AbandonResult] = Ticket(self._clock.blocking)
-            done.complete(AbandonResult(abandoned=tenure is not None))
-            if tenure is not None:
-                self._abandon(tenure, request.reason)
-            return done
-        answer = ref.send(request)
-
-        def abandoned(ticket: Ticket[AbandonResult]) -> None:
-            if not ticket.has_failed() and ticket.wait(0).abandoned:
-                self._put(Abandoned(child_id, request, ticket.wait(0)))
-
-        answer.on_ready(abandoned)
-        return answer
-
-    def note_stall(self, child_id: str, stall: StallReport) -> None:
-        """Log that a worker gives no sign of life, and let its loop know."""
-        tenure = self._tenure_of(child_id)
-        if tenure is None or tenure.life is None:
-            return
-        self.log.note(
-            EventKind.RECALLED if stall.is_recalled else EventKind.STALLED,
-            child_id,
-            stack=stall.stack,
-            worker=stall.worker,
-            in_hand=stall.in_hand,
-            reason=f"silent for {stall.silent_for:.1f} s",
-        )
-        if isinstance(ref := tenure.life.ref, LoopRef) and not stall.is_recalled:
-            ref.send(stall.model_copy(update={"ticket": None}))
+            self.abandon(tenure, reason)
 
     # What is reported.
 
@@ -196,18 +160,16 @@ class Household:
                 tenure.has_entered = True
                 self._carry_out(self.family.started(child, incarnation, now, is_supervisor=tenure.is_supervisor))
             case Ended():
-                del self._tenures[incarnation]
-                tenure.cancel_timer()
                 cause = report.ended.cause
-                self._keep_result(tenure, cause)
-                if tenure.has_entered or tenure.is_stopping:
+                self._close(tenure, cause)
+                if tenure.has_entered or tenure.is_stopping or report.ended.asked:
                     ended = exit_of(cause, asked=report.ended.asked)
                     self._carry_out(self.family.ended(child, incarnation, ended, now, roll))
                 else:
                     cause = cause or RuntimeError("it ended before it was running")
                     self._carry_out(self.family.start_failed(child, incarnation, cause, now, roll))
             case TimedOut():
-                self._abandon(tenure, "it did not stop in time")
+                self.abandon(tenure, "it did not stop in time")
 
     def _launch(self, tenure: Tenure, made: Made) -> None:
         child, incarnation = tenure.spec.id, tenure.incarnation
@@ -216,8 +178,7 @@ class Household:
             self._publish(child)
             tenure.launch(made.life)
             return
-        del self._tenures[incarnation]  # what was made and is not wanted any more was never launched
-        tenure.cancel_timer()
+        self._close(tenure, None)  # what was made and is not wanted any more was never launched
         now, roll = self._clock.monotonic(), self._dice.random()
         if tenure.is_stopping:
             ended = ChildExit(ExitReason.SHUTDOWN, made.error, asked=True)
@@ -237,7 +198,7 @@ class Household:
         for effect in effects:
             match effect:
                 case Start():
-                    self._start(effect)
+                    self._begin(effect)
                 case Stop():
                     self._stop(self._tenures[effect.incarnation])
                 case Wake():
@@ -254,7 +215,7 @@ class Household:
                     assert_never(effect)
         self.directory.forget_results()
 
-    def _start(self, effect: Start) -> None:
+    def _begin(self, effect: Start) -> None:
         tenure = Tenure(effect.spec, effect.incarnation, self._put)
         self._tenures[effect.incarnation] = tenure
         tenure.begin(self._crew, lambda: make_life(effect.spec, self._clock, effect.restarts))
@@ -267,7 +228,8 @@ class Household:
         else:
             tenure.stop(wanted, self._clock)
 
-    def _abandon(self, tenure: Tenure, reason: str) -> None:
+    def abandon(self, tenure: Tenure, reason: str) -> None:
+        """Give a child up."""
         if tenure.is_abandoned:
             return
         tenure.is_abandoned = True
@@ -278,11 +240,10 @@ class Household:
             tenure.life.abandon(reason)
             return
         # Its factory hangs: what it may still return will not be launched.
-        del self._tenures[tenure.incarnation]
         if tenure.made is not None:
             ZOMBIES.add(f"{child}-start", tenure.made)
         ended = tenure.killed(reason)
-        self._keep_result(tenure, ended.error)
+        self._close(tenure, ended.error)
         self._carry_out(self.family.ended(child, tenure.incarnation, ended, self._clock.monotonic(), 0.5))
 
     def _wake(self, effect: Wake) -> None:
@@ -295,6 +256,7 @@ class Household:
     def close(self) -> None:
         """Let go of everything; of children that are still there, because the supervisor was lost, ask the end."""
         for tenure in tuple(self._tenures.values()):
+            tenure.cancel_timer()
             if tenure.life is not None:
                 tenure.life.stop(tenure.patience())
         for timer in self._timers.values():
@@ -314,6 +276,12 @@ class Household:
         tenure = self._tenures.get(child.incarnation) if child.state.is_alive else None
         self.directory.publish(child, None if tenure is None else tenure.life)
 
+    def _start(self, child_id: str, ask: Callable[[Callable[[Exception | None], None]], list[Effect]]) -> Ticket[Any]:
+        found: list[ChildRef | None] = []
+        ticket = self._wait(ask, lambda: found[0])
+        found.append(self.directory.ref(child_id))  # now: one that says "not now" may be gone when it is answered
+        return ticket
+
     def _wait(
         self, ask: Callable[[Callable[[Exception | None], None]], list[Effect]], result: Callable[[], Any]
     ) -> Ticket[Any]:
@@ -325,13 +293,18 @@ class Household:
         self._carry_out(ask(answer))
         return ticket
 
-    def _tenure_of(self, child_id: str) -> Tenure | None:
+    def tenure_of(self, child_id: str) -> Tenure | None:
+        """Return the stay of a child; None if it is down."""
         child = self.family.roster.children.get(child_id)
         if child is None:
             raise ChildNotFoundError(child_id)
         return self._tenures.get(child.incarnation)
 
-    def _keep_result(self, tenure: Tenure, cause: BaseException | None) -> None:
+    def _close(self, tenure: Tenure, cause: BaseException | None) -> None:
+        """Note that a tenure has ended."""
+        del self._tenures[tenure.incarnation]
+        tenure.cancel_timer()
+        self._wanted.pop(tenure.spec.id, None)
         self._in_hand = () if tenure.life is None else tenure.life.in_hand()
         result = self.directory.keep_result(tenure.spec.id, tenure.life, cause)
         if tenure.is_stopping:

@@ -47,6 +47,20 @@ class Life(Protocol):
     @property
     def is_supervisor(self) -> bool: ...
 
+    @property
+    def tells_health(self) -> bool:
+        """Whether it answers a `HealthCheckRequest` and a `ShutdownConfirmRequest`, at once."""
+        ...
+
+    @property
+    def ended(self) -> Ticket[ActorExit]:
+        """Resolves when it has ended."""
+        ...
+
+    def is_own_thread(self, thread: int) -> bool:
+        """Say whether that thread would wait for itself if it waited for the end."""
+        ...
+
     def forward_events(self, listener: Callable[[SupervisionEvent], object]) -> None:
         """Have the events of a supervisor told to the one above."""
         ...
@@ -91,6 +105,20 @@ class ActorLife:
         """Whether it has children of its own, which take their own time to stop."""
         return self._actor.has_children
 
+    @property
+    def tells_health(self) -> bool:
+        """Whether it is a loop or a supervisor; one that a user wrote may be busy."""
+        return self._actor.answers_shutdown
+
+    @property
+    def ended(self) -> Ticket[ActorExit]:
+        """The actor's own."""
+        return self._actor.ended
+
+    def is_own_thread(self, thread: int) -> bool:
+        """Ask the actor's ref."""
+        return self._actor.actor_ref.is_own_thread(thread)
+
     def forward_events(self, listener: Callable[[SupervisionEvent], object]) -> None:
         """Tell a supervisor where its events go."""
         if self._actor.has_children:
@@ -126,6 +154,7 @@ class ActorLife:
             return
         assert self._watcher is not None, "only what was launched is abandoned"
         ZOMBIES.add(self._name, self._actor.ended)
+        self._actor.actor_ref.stop(block=False)  # it may not hang at all, and then it ends
         self._watcher.ended(ActorExit(self._name, LoopAbandonedError(self._name, reason)))
 
     def in_hand(self) -> tuple[InHand, ...]:
@@ -145,6 +174,7 @@ class PlainLife:
     """The life of an unmodified Pykka actor."""
 
     is_supervisor = False
+    tells_health = False
 
     def __init__(self, actor: pykka.ThreadingActor, name: str, clock: Clock) -> None:
         self._name = name
@@ -156,6 +186,15 @@ class PlainLife:
     def ref(self) -> pykka.ActorRef[Any]:
         """Pykka's ref."""
         return self.plain.actor.actor_ref
+
+    @property
+    def ended(self) -> Ticket[ActorExit]:
+        """Ours: Pykka has none."""
+        return self.plain.ended
+
+    def is_own_thread(self, thread: int) -> bool:
+        """Compare it with the thread that runs the actor."""
+        return thread == self.plain.thread_id
 
     def forward_events(self, listener: Callable[[SupervisionEvent], object]) -> None:
         """Do nothing: it has none."""
@@ -205,6 +244,7 @@ def make_life(spec: ChildSpec, clock: Clock, restarts: int) -> Life | None:
         raise TypeError(f"start must return a loop, or an actor that is not started, but it started {made}")
     if isinstance(made, ControlActor):
         if made.is_launched:
+            made.actor_ref.stop(block=False)
             raise TypeError(f"start must return an actor that is not started, but {made} is")
         return ActorLife(made, spec.id)
     if isinstance(made, pykka.ThreadingActor):

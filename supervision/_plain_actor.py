@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import queue
+import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast, final
 
@@ -66,10 +67,13 @@ class PlainActor:
         self._hooked = cast("Any", actor)  # what is replaced below is private to Pykka
         self._name = name
         self._blocking = blocking
+        self._put: Callable[[Any], None] = actor.actor_inbox.put
         self._cause: BaseException | None = None
         self._was_asked = False
         self._stops_itself = False
         self._is_closed = False
+        #: The thread that runs it.
+        self.thread_id: int | None = None
         #: Resolves once, when the actor's thread has nothing more to do.
         self.ended: Ticket[ActorExit] = Ticket(blocking)
 
@@ -95,7 +99,13 @@ class PlainActor:
         return ticket
 
     def tell(self, message: object) -> None:
-        """Tell it something."""
+        """Tell it something.
+
+        Raises:
+            ActorDeadError: if it has ended, or takes nothing any more.
+        """
+        if self.actor.actor_stopped.is_set():
+            raise ActorDeadError(self._name, self._cause)
         self.actor.actor_inbox.put(Envelope(message))
 
     def disown(self) -> None:
@@ -103,6 +113,7 @@ class PlainActor:
         pykka.ActorRegistry.unregister(self.actor.actor_ref)
         self.actor.actor_stopped.set()
         self._close_inbox()
+        self._put(Envelope(_ActorStop()))  # it may be waiting for a message, and looks at the flag only after one
 
     def _wrap(self, entered: Callable[[], None]) -> None:
         hooked = self._hooked
@@ -139,6 +150,7 @@ class PlainActor:
             self._stops_itself = True
             stop()
 
+        hooked._actor_loop_teardown = lambda: None  # noqa: SLF001  as above; `_finish` answers what is left, with the cause
         hooked._actor_loop_setup = set_up_and_tell  # noqa: SLF001  as above
         hooked._handle_failure = record_failure  # noqa: SLF001  as above
         hooked._handle_receive = receive_alone  # noqa: SLF001  as above
@@ -147,7 +159,7 @@ class PlainActor:
 
     def _wrap_inbox(self) -> None:
         inbox = cast("Any", self.actor.actor_inbox)
-        put = inbox.put
+        put = self._put = inbox.put
 
         def put_and_look(envelope: Any) -> None:
             put(envelope)
@@ -157,6 +169,7 @@ class PlainActor:
         inbox.put = put_and_look
 
     def _run(self) -> None:
+        self.thread_id = threading.get_ident()
         try:
             self._hooked._actor_loop()  # noqa: SLF001  Pykka's own loop
         except BaseException as error:  # noqa: BLE001  isolates user code

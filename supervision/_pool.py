@@ -34,7 +34,8 @@ class Pool:
             child = self._template.model_copy(update={"id": f"{self._template.id}-{self._made}"})
             ids.append(child.id)
             pending.append(household.start_child(child))
-        refs = tuple(household.directory.ref(child) for child in ids)
+        found = (household.directory.ref(child) for child in ids)
+        refs = tuple(ref for ref in found if ref is not None)  # one that could not be added fails the answer below
         done: Ticket[None] = Ticket()
         done.complete(None)
         return done.join(*pending).map(lambda _: refs)

@@ -146,7 +146,7 @@ class ReaperActor(ControlActor):
         """Sleep until the next lease ends."""
         each = self._rounds[done.number]
         each.is_busy = False
-        if isinstance(done.error, MailboxClosedError):
+        if isinstance(done.error, MailboxClosedError) or getattr(each.mailbox, "closed", False) is True:
             self._forget(done.number)
             return
         if done.reaped is None:
@@ -165,7 +165,10 @@ class ReaperActor(ControlActor):
             self._reap(done.number)
         elif delay is not None:
             due = _Due(done.number)
-            each.timer = self.clock.call_later(max(delay, 0.0), lambda: self._inbox.put((due, None)))
+            try:
+                each.timer = self.clock.call_later(max(delay, 0.0), lambda: self._inbox.put((due, None)))
+            except RuntimeError as error:
+                report(logging.ERROR, "no thread for the timer of mailbox %r", each.mailbox.name, error=error)
 
     def _forget(self, number: int) -> None:
         each = self._rounds.pop(number)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Self, final
 
 from loopwarden.actors import AbandonRequest, ControlActor, LoopActor, ShutdownRequest
@@ -81,10 +81,12 @@ class DaemonScope:
         else:
             raise TypeError(f"spawn() takes an actor that is not started, or a function of a token, got {daemon!r}")
         self._owned.append((called, actor))
-        ref = actor.launch()
+        with suppress(RuntimeError):  # no thread for it: then it has ended with that
+            actor.launch()
+        ref = actor.actor_ref
         ref.ready.wait_ready()
         if ref.ready.has_failed():
-            self._owned.pop()
+            self._owned.remove((called, actor))
             raise StartFailed(called, ref.ended.wait().cause, "it ended before it was running")
         return ref
 
@@ -114,13 +116,11 @@ class DaemonScope:
         for name, actor in late:
             if not actor.ended.wait_ready(max(0.0, deadline - self._clock.monotonic()), self._clock):
                 errors.append(StillRunningError(name))
+                owned.remove((name, actor))
                 if actor.answers_shutdown:
                     actor.actor_ref.send(AbandonRequest(reason="its scope has ended"))
-        for _, actor in owned:
-            cause = actor.ended.wait(0).cause if actor.ended.is_ready() else None
-            if cause is not None:
-                errors.append(cause)
-        return errors
+        causes = [actor.ended.wait(0).cause for _, actor in owned]
+        return errors + [cause for cause in causes if cause is not None]
 
     def __enter__(self) -> Self:
         return self

@@ -20,16 +20,16 @@ from loopwarden.actors import (
     ShutdownConfirmRequest,
     ShutdownRequest,
     ShutdownResult,
-    StallReport,
 )
 from loopwarden.actors._messages import StopSoon
 from loopwarden.actors._patience import in_time
 from loopwarden.clock import SYSTEM_CLOCK, Clock
-from loopwarden.errors import ChildNotFoundError, InvalidChildError, UnsupportedRequestError
+from loopwarden.errors import ChildNotFoundError, InvalidChildError, SupervisionError, UnsupportedRequestError
 from loopwarden.supervision._child_ref import ForChild
 from loopwarden.supervision._family import Phase
 from loopwarden.supervision._household import Household
 from loopwarden.supervision._pool import Pool
+from loopwarden.supervision._reception import Reception, answer_for_one_that_is_gone
 from loopwarden.supervision._reports import Report
 from loopwarden.supervision._requests import (
     ChildSpecRequest,
@@ -96,12 +96,13 @@ class Supervisor(ControlActor):
             self.spec,
             clock,
             self.actor_ref,
-            put=lambda report: self._inbox.put((report, None)),
+            put=self._report,
             ready=lambda: write(self.ready),
             finish=self._end,
         )
         self._final: Ticket[ShutdownResult] = Ticket(clock.blocking)
         self._stopping_since: float | None = None
+        self._reception = Reception(self._household, clock, self._report)
         template = self.spec.template
         self._pool = None if template is None else Pool(template, self._household)
 
@@ -166,13 +167,22 @@ class Supervisor(ControlActor):
         self._household.begin()
 
     @override
-    def on_receive(self, message: object) -> object:  # noqa: PLR0911  one answer for each request
+    def on_receive(self, message: object) -> object:
+        try:
+            return self._answer_to(message)
+        except SupervisionError as refusal:
+            # As an answer, not as an exception: a request that cannot be met must not end whoever was told it.
+            refused: Ticket[None] = Ticket(self.clock.blocking)
+            refused.fail(refusal)
+            return Deferred(refused)
+
+    def _answer_to(self, message: object) -> object:  # noqa: PLR0911  one answer for each request
         if isinstance(message, _REPORTS):
             self._household.report(cast("Report", message))
             return None
         match message:
             case ForChild():
-                return self._for_child(message)
+                return self._reception.answer(message)
             case HealthCheckRequest():
                 return self._health()
             case ShutdownRequest():
@@ -233,6 +243,10 @@ class Supervisor(ControlActor):
                 raise UnsupportedRequestError(str(self._actor_ref), request, "it is no request of a supervisor")
         return None
 
+    def _report(self, report: object) -> None:
+        """Tell this actor something; from any thread."""
+        self._inbox.put((report, None))
+
     # Children.
 
     def _start_child(self, child: ChildSpec) -> Ticket[ChildRef]:
@@ -242,26 +256,6 @@ class Supervisor(ControlActor):
         if objection is not None:
             raise InvalidChildError(child.id, f"cannot be added to supervisor {self.name!r}: {objection}")
         return self._household.start_child(child)
-
-    def _for_child(self, message: ForChild) -> object:
-        household, child, request = self._household, message.seat.child, message.request
-        if not household.directory.is_current(message.seat):
-            return _answer_for_one_that_is_gone(message)
-        match request:
-            case ShutdownRequest():
-                answer = household.terminate_child(child, request.timeout)
-
-                def late() -> ShutdownResult:
-                    return ShutdownResult(loop_name=child, clean_shutdown=False, duration=request.timeout)
-
-                return Deferred(in_time(answer, request.timeout, late, self.clock, f"the shutdown of child {child!r}"))
-            case AbandonRequest():
-                return Deferred(household.abandon_child(child, request))
-            case StallReport():
-                household.note_stall(child, request)
-                return None
-            case _:
-                return household.directory.last_result(child)
 
     def _refuse_pool(self, message: object) -> None:
         if self._pool is not None:
@@ -333,15 +327,8 @@ class Supervisor(ControlActor):
                 case EventsRequest():
                     return events
                 case ForChild():
-                    return _answer_for_one_that_is_gone(message)
+                    return answer_for_one_that_is_gone(message)
                 case _:
                     return refuse(message)
 
         return answer
-
-
-def _answer_for_one_that_is_gone(message: ForChild) -> ShutdownResult:
-    child = message.seat.child
-    if isinstance(message.request, ShutdownRequest | ShutdownConfirmRequest):
-        return ShutdownResult(loop_name=child, clean_shutdown=True, duration=0.0)
-    raise ChildNotFoundError(child)

@@ -33,6 +33,11 @@ class SupervisorRef(ControlRef):
         self.name = actor.name
         super().__init__(actor)
 
+    @property
+    @override
+    def has_children(self) -> bool:
+        return True
+
     def spawn(self, child: ChildSpec, timeout: float | None = None) -> ChildRef:
         """Add a child, start it, and return a ref that stays good over its restarts.
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
+from loopwarden._log import report
 from loopwarden.errors import LoopAbandonedError
 from loopwarden.supervision._reports import FromBelow, Made, Reporter, TimedOut
 from loopwarden.supervision._verdict import ChildExit, ExitReason
@@ -74,8 +76,10 @@ class Tenure:
             return
         try:
             self._timer = clock.call_later(patience, lambda: self.put(TimedOut(self.incarnation)))
-        except RuntimeError:  # no thread for timers: then it has no time
-            self.put(TimedOut(self.incarnation))
+        except RuntimeError as error:  # no thread for timers
+            report(logging.WARNING, "the stop of child %r has no time-out", self.spec.id, error=error)
+            if self.life is None:  # a factory that hangs would never be heard of again
+                self.put(TimedOut(self.incarnation))
 
     def cancel_timer(self) -> None:
         """Note that it has ended in time."""

@@ -20,14 +20,13 @@ from loopwarden.actors import (
     RecallRequest,
     StallReport,
 )
-from loopwarden.actors._helper import Helper
+from loopwarden.actors._helper import run_apart
 from loopwarden.clock import SYSTEM_CLOCK, Clock, Timer
 from loopwarden.errors import UnsupportedRequestError
 from loopwarden.supervision._departure import depart
 from loopwarden.supervision._exit_code import ExitCode
 from loopwarden.supervision._ladder import Rung, StallPolicy, next_rung
 from loopwarden.supervision._requests import WhichChildrenRequest
-from loopwarden.supervision._supervisor_ref import SupervisorRef
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -115,8 +114,10 @@ class WatchdogActor(ControlActor):
         super().__init__(clock=clock)
         self._thread_name = "loopwarden-watchdog"
         self._timer: Timer | None = None
-        # What was done about which silence: by worker, the heartbeat it ended with and the last step.
-        self._climbed: dict[int, tuple[float, Rung]] = {}
+        # What was done about which silence: by loop and worker, the heartbeat it began with and the last step.
+        self._climbed: dict[str, dict[int, tuple[float, Rung]]] = {}
+        self._seen: set[str] = set()
+        self._seen_before: set[str] = set()
         self._is_leaving = False
 
     @override
@@ -137,14 +138,14 @@ class WatchdogActor(ControlActor):
         match message:
             case _Look():
                 self._sleep()
+                self._forget_the_gone()
                 for ref in self._watch:
-                    self._ask(ref, has_children=isinstance(ref, SupervisorRef))
+                    self._ask(ref)
             case _Children():
                 for child in message.children:
-                    self._ask(child.ref, has_children=child.is_supervisor)
+                    self._ask(child.ref)
             case _Health():
-                for worker in message.status.workers:
-                    self._judge(message.ref, message.status.loop_name, worker)
+                self._take_in(message.ref, message.status)
             case _MoreZombies():
                 if len(ZOMBIES) > self._max_zombies:
                     names = ", ".join(ZOMBIES.names)
@@ -152,6 +153,24 @@ class WatchdogActor(ControlActor):
             case _:
                 raise UnsupportedRequestError(str(self.actor_ref), type(message).__name__, "it only watches")
         return None
+
+    def _forget_the_gone(self) -> None:
+        """Forget loops that have told nothing since the look before the last."""
+        there = self._seen | self._seen_before
+        self._climbed = {loop: workers for loop, workers in self._climbed.items() if loop in there}
+        self._seen, self._seen_before = set(), self._seen
+
+    def _take_in(self, ref: ControlRef, status: HealthStatus) -> None:
+        """Judge each worker of a loop; what was done about workers that are gone is forgotten."""
+        before = self._climbed.pop(ref.actor_urn, {})
+        after = {
+            worker.worker: climbed
+            for worker in status.workers
+            if (climbed := self._judge(ref, status.loop_name, worker, before.get(worker.worker))) is not None
+        }
+        self._seen.add(ref.actor_urn)
+        if after:
+            self._climbed[ref.actor_urn] = after
 
     def _sleep(self) -> None:
         try:
@@ -170,7 +189,7 @@ class WatchdogActor(ControlActor):
     def _tell_itself(self, message: object) -> None:
         self._inbox.put((message, None))
 
-    def _ask(self, ref: ControlRef, *, has_children: bool) -> None:
+    def _ask(self, ref: ControlRef) -> None:
         """Ask without waiting; whoever does not answer is asked again at the next look."""
 
         def children(ticket: Ticket[tuple[ChildInfo, ...]]) -> None:
@@ -181,22 +200,23 @@ class WatchdogActor(ControlActor):
             if not ticket.has_failed():
                 self._tell_itself(_Health(ref, ticket.wait(0)))
 
-        if has_children:
+        if ref.has_children:
             ref.send(WhichChildrenRequest()).on_ready(children)
         else:
             ref.send(HealthCheckRequest()).on_ready(health)
 
-    def _judge(self, ref: ControlRef, loop_name: str, worker: WorkerStatus) -> None:
+    def _judge(
+        self, ref: ControlRef, loop_name: str, worker: WorkerStatus, climbed: tuple[float, Rung] | None
+    ) -> tuple[float, Rung] | None:
+        """Take the next step about a worker; return what was done about its silence so far."""
         last, silent_for = worker.last_heartbeat, worker.silent_for
         if last is None or silent_for is None:
-            return
-        beat, done = self._climbed.get(worker.worker, (last, Rung.NONE))
-        rung = next_rung(done if beat == last else Rung.NONE, silent_for, self._policies.get(loop_name, self._policy))
+            return None
+        if climbed is None or climbed[0] != last:  # it has shown a sign of life since
+            climbed = (last, Rung.NONE)
+        rung = next_rung(climbed[1], silent_for, self._policies.get(loop_name, self._policy))
         if rung is Rung.NONE:
-            if beat != last:
-                del self._climbed[worker.worker]
-            return
-        self._climbed[worker.worker] = (last, rung)
+            return climbed if climbed[1] else None
         stack = _stack_of(worker.thread_id)
         in_hand = () if worker.in_hand is None else (worker.in_hand,)
         stall = StallReport(
@@ -215,18 +235,21 @@ class WatchdogActor(ControlActor):
                 ref.send(stall)
             case Rung.ABANDON:
                 reason = f"silent for {silent_for:.1f} s"
-                del self._climbed[worker.worker]
                 ref.send(AbandonRequest(worker=worker.worker, last_heartbeat=last, reason=reason, stack=stack))
             case Rung.EXIT:
                 self._depart(ExitCode.STALLED, f"loop {loop_name!r} was silent for {silent_for:.1f} s, at\n{stack}")
+        return last, rung
 
     def _depart(self, code: ExitCode, why: str) -> None:
         if self._is_leaving:
             return
         self._is_leaving = True
+
         # On a thread of its own, because this actor is stopped on the way too.
-        helper = Helper("loopwarden-departure", self.clock.blocking)
-        helper.run_once(lambda: depart(code, why, self._patience, self.clock, self._leave))
+        def go() -> None:
+            depart(code, why, self._patience, self.clock, self._leave)
+
+        run_apart(go, "loopwarden-departure", self.clock.blocking)
 
 
 def _stack_of(thread_id: int | None) -> str:

@@ -572,9 +572,9 @@ def test_the_last_error_of_a_handler_shows_in_the_health_and_in_the_log(
 
     status = ref.send(HealthCheckRequest()).wait(timeout=5)
 
+    ref.send(ShutdownRequest()).wait(timeout=5)  # after which the log is written
     assert "has no attribute 'nothing'" in str(status.last_error)
     assert "a handler of 'jobs' raised, with delivery 1 of message" in caplog.text
-    ref.send(ShutdownRequest()).wait(timeout=5)
 
 
 def test_a_handler_that_cannot_be_called_is_refused(jobs: Box) -> None:

@@ -61,8 +61,12 @@ class MortalLoop:
 def census() -> Counter[str]:
     """Count what a supervisor could leave behind."""
     gc.collect()
-    kinds = (ControlActor, Ticket, ChildRef, MortalLoop, SupervisionEvent, BaseException)
-    counts = Counter(type(each).__name__ for each in gc.get_objects() if isinstance(each, kinds))
+    kinds: tuple[type[object], ...] = (ControlActor, Ticket, ChildRef, MortalLoop, SupervisionEvent, BaseException)
+    counts: Counter[str] = Counter()
+    for each in gc.get_objects():
+        kind: type[object] = type(each)
+        if issubclass(kind, kinds):
+            counts[kind.__name__] += 1
     counts["threads"] = threading.active_count()
     counts["actors"] = len(pykka.ActorRegistry.get_all())
     counts["zombies"] = len(ZOMBIES)

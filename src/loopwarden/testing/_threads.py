@@ -18,6 +18,10 @@ def our_threads() -> list[SystemThread]:
 def wait_no_threads(timeout: float = 5.0) -> list[SystemThread]:
     """Wait until no thread of ours is alive, for real ``timeout`` seconds in all; return those that still are."""
     deadline = SYSTEM_CLOCK.monotonic() + timeout
-    for thread in our_threads():
-        thread.join(max(0.0, deadline - SYSTEM_CLOCK.monotonic()))
-    return our_threads()
+    while alive := our_threads():  # again: one that ends may have started another
+        left = deadline - SYSTEM_CLOCK.monotonic()
+        if left <= 0:
+            return alive
+        for thread in alive:
+            thread.join(max(0.0, deadline - SYSTEM_CLOCK.monotonic()))
+    return []

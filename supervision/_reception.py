@@ -1,0 +1,119 @@
+"""`Reception`: answers what was sent to a child, but is its supervisor's to answer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+from loopwarden._ticket import Ticket
+from loopwarden.actors import (
+    AbandonRequest,
+    AbandonResult,
+    Deferred,
+    LoopRef,
+    ShutdownConfirmRequest,
+    ShutdownRequest,
+    ShutdownResult,
+    StallReport,
+)
+from loopwarden.actors._patience import in_time
+from loopwarden.errors import ChildNotFoundError
+from loopwarden.supervision._effects import EventKind
+from loopwarden.supervision._reports import Abandoned
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from loopwarden.clock import Clock
+    from loopwarden.supervision._child_ref import ForChild
+    from loopwarden.supervision._household import Household
+
+__all__ = ["Reception", "answer_for_one_that_is_gone"]
+
+
+@final
+class Reception:
+    """Belongs to one supervisor's thread; nothing here blocks it.
+
+    Args:
+        household: Its children.
+        clock: The time.
+        put: Takes reports, on any thread, for the supervisor.
+    """
+
+    def __init__(self, household: Household, clock: Clock, put: Callable[[object], None]) -> None:
+        self._household = household
+        self._clock = clock
+        self._put = put
+
+    def answer(self, message: ForChild) -> object:
+        """Answer for a child."""
+        child, request = message.seat.child, message.request
+        if not self._household.directory.is_current(message.seat):
+            return answer_for_one_that_is_gone(message)
+        match request:
+            case ShutdownRequest():
+                return Deferred(self._shut_down(child, request.timeout))
+            case AbandonRequest():
+                return Deferred(self._abandon(child, request))
+            case StallReport():
+                self._note_stall(child, request)
+                return None
+            case _:
+                return Deferred(self._confirm_end(child))
+
+    def _shut_down(self, child: str, timeout: float) -> Ticket[ShutdownResult]:
+        def late() -> ShutdownResult:
+            return ShutdownResult(loop_name=child, clean_shutdown=False, duration=timeout)
+
+        answer = self._household.terminate_child(child, timeout)
+        return in_time(answer, timeout, late, self._clock, f"the shutdown of child {child!r}")
+
+    def _abandon(self, child: str, request: AbandonRequest) -> Ticket[AbandonResult]:
+        tenure = self._household.tenure_of(child)
+        request = request.model_copy(update={"ticket": None})  # answered here, not by the loop too
+        if tenure is None or tenure.life is None or not isinstance(ref := tenure.life.ref, LoopRef):
+            done: Ticket[AbandonResult] = Ticket(self._clock.blocking)
+            done.complete(AbandonResult(abandoned=tenure is not None))
+            if tenure is not None:
+                self._household.abandon(tenure, request.reason)
+            return done
+        answer = ref.send(request)
+
+        def abandoned(ticket: Ticket[AbandonResult]) -> None:
+            if not ticket.has_failed() and ticket.wait(0).abandoned:
+                self._put(Abandoned(child, request, ticket.wait(0)))
+
+        answer.on_ready(abandoned)
+        return answer
+
+    def _note_stall(self, child: str, stall: StallReport) -> None:
+        tenure = self._household.tenure_of(child)
+        if tenure is None or tenure.life is None:
+            return
+        self._household.log.note(
+            EventKind.RECALLED if stall.is_recalled else EventKind.STALLED,
+            child,
+            stack=stall.stack,
+            worker=stall.worker,
+            in_hand=stall.in_hand,
+            reason=f"silent for {stall.silent_for:.1f} s",
+        )
+        if isinstance(ref := tenure.life.ref, LoopRef) and not stall.is_recalled:
+            ref.send(stall.model_copy(update={"ticket": None}))
+
+    def _confirm_end(self, child: str) -> Ticket[ShutdownResult]:
+        """Wait for the end of a child, without asking for it; of one that is down, return the last one."""
+        directory, tenure = self._household.directory, self._household.tenure_of(child)
+        if tenure is not None and tenure.life is not None:
+            return tenure.life.ended.map(lambda ended: directory.result_of(child, ended.cause))
+        done: Ticket[ShutdownResult] = Ticket(self._clock.blocking)
+        done.complete(directory.last_result(child))
+        return done
+
+
+def answer_for_one_that_is_gone(message: ForChild) -> ShutdownResult:
+    """Answer for a child that was deleted, or whose supervisor has ended."""
+    child = message.seat.child
+    if isinstance(message.request, ShutdownRequest | ShutdownConfirmRequest):
+        return ShutdownResult(loop_name=child, clean_shutdown=True, duration=0.0)
+    raise ChildNotFoundError(child)

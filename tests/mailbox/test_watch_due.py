@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from loopwarden.mailbox import InMemoryMailbox, Message
+from loopwarden.testing import FakeClock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+Box = InMemoryMailbox[Any, Any]
+Mail = Message[Any, Any]
+
+
+class Bell:
+    """A watcher that counts."""
+
+    def __init__(self) -> None:
+        self.rings = 0
+
+    def __call__(self) -> None:
+        self.rings += 1
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def jobs(clock: FakeClock) -> Iterator[Box]:
+    mailbox: Box = InMemoryMailbox("jobs", clock=clock)
+    mailbox.send_many(range(5))
+    yield mailbox
+    mailbox.close()
+
+
+def test_the_first_lease_is_due_sooner_than_nothing(jobs: Box) -> None:
+    bell = Bell()
+    jobs.watch_due(bell)
+
+    jobs.receive(visibility_timeout=30)
+
+    assert bell.rings == 1
+
+
+def test_sends_acknowledgements_and_later_leases_are_nobodys_concern(jobs: Box) -> None:
+    [message] = jobs.receive(visibility_timeout=30)
+    bell = Bell()
+    jobs.watch_due(bell)
+
+    jobs.send("more")
+    jobs.receive(visibility_timeout=30)
+    jobs.receive(visibility_timeout=60)
+    jobs.send("delayed", delay=40)
+    message.acknowledge()
+
+    assert bell.rings == 0
+
+
+def lease(jobs: Box, _held: Mail) -> None:
+    jobs.receive(visibility_timeout=10)
+
+
+def delay(jobs: Box, _held: Mail) -> None:
+    jobs.send("soon", delay=10)
+
+
+def nack(_jobs: Box, held: Mail) -> None:
+    held.nack(10)
+
+
+def shorten(_jobs: Box, held: Mail) -> None:
+    held.extend_visibility(10)
+
+
+@pytest.mark.parametrize("act", [lease, delay, nack, shorten])
+def test_whatever_is_due_sooner_is_told(jobs: Box, act: Callable[[Box, Mail], None]) -> None:
+    [held] = jobs.receive(visibility_timeout=30)
+    bell = Bell()
+    jobs.watch_due(bell)
+
+    act(jobs, held)
+
+    assert bell.rings == 1
+
+
+def test_after_a_reap_the_next_lease_is_the_first_again(jobs: Box, clock: FakeClock) -> None:
+    jobs.receive(visibility_timeout=10)
+    bell = Bell()
+    jobs.watch_due(bell)
+    clock.advance(10)
+
+    assert jobs.reap().next_due is None
+    jobs.receive(visibility_timeout=30)
+
+    assert bell.rings == 1
+
+
+def test_every_watcher_is_told_until_it_wants_no_more(jobs: Box) -> None:
+    first, second = Bell(), Bell()
+    unwatch = jobs.watch_due(first)
+    jobs.watch_due(second)
+    jobs.receive(visibility_timeout=30)
+
+    unwatch()
+    unwatch()
+    jobs.receive(visibility_timeout=10)
+
+    assert (first.rings, second.rings) == (1, 2)

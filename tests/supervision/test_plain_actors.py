@@ -1,0 +1,662 @@
+"""Pykka's own actors, unmodified: each end is seen once, reaches nobody else, and leaves nobody waiting."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pykka
+import pytest
+from nursery import Boom, Nursery, outcome, supervising, wake
+
+from loopwarden import HealthCheckRequest, ProcessRequest, ShutdownRequest
+from loopwarden._blocking import SYSTEM
+from loopwarden.actors import ZOMBIES
+from loopwarden.errors import ActorDeadError, ChildUnavailableError, StartFailed, TicketTimeoutError
+from loopwarden.supervision import ChildSpec, EventKind, ExitReason, Supervisor, TerminateChildRequest
+from loopwarden.testing import FakeClock, Hold, our_threads, wait_no_threads
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from loopwarden._ticket import Ticket
+    from loopwarden.supervision import ChildRef, SupervisorRef
+
+
+class Plain(pykka.ThreadingActor):
+    """Does what it is told."""
+
+    def __init__(self, greeting: str = "hello") -> None:
+        super().__init__()
+        self.greeting = greeting
+
+    def on_receive(self, message: Any) -> Any:
+        return message(self) if callable(message) else message
+
+    def greet(self, name: str) -> str:
+        return f"{self.greeting}, {name}"
+
+    def pass_away(self) -> None:
+        self.stop()
+
+    def tell_ref(self) -> pykka.ActorRef[Any]:
+        return self.actor_ref
+
+    def tell_thread(self) -> Any:
+        return threading.current_thread()
+
+
+class Fragile(Plain):
+    """Raises where its class attributes say so, the first time."""
+
+    def __init__(self, faults: dict[str, list[BaseException]]) -> None:
+        super().__init__()
+        self.faults = faults
+
+    def _raise(self, where: str) -> None:
+        if self.faults.get(where):
+            raise self.faults[where].pop(0)
+
+    def on_start(self) -> None:
+        self._raise("on_start")
+
+    def on_stop(self) -> None:
+        self._raise("on_stop")
+
+    def on_failure(self, exception_type: Any, exception_value: Any, traceback: Any) -> None:
+        self._raise("on_failure")
+
+
+def raise_boom(_: Plain) -> None:
+    raise Boom
+
+
+def raise_exit(_: Plain) -> None:
+    raise SystemExit(3)
+
+
+def raise_interrupt(_: Plain) -> None:
+    raise KeyboardInterrupt
+
+
+def stop_yourself(actor: Plain) -> None:
+    actor.stop()
+
+
+def states(boss: SupervisorRef) -> dict[str, str]:
+    return {info.id: info.state.value for info in boss.children()}
+
+
+def seen(boss: SupervisorRef, child: str = "plain") -> Counter[str]:
+    return Counter(str(event.kind) for event in boss.events() if event.child == child)
+
+
+def with_siblings(nursery: Nursery, child: ChildSpec) -> tuple[ChildSpec, ...]:
+    return (child, ChildSpec(id="sibling", actor=Plain), nursery.spec("loop"))
+
+
+def siblings_are_untouched(boss: SupervisorRef) -> bool:
+    """Ask them; their answers say that they live, their events that it is still their first life."""
+    assert boss.child("sibling").ask("are you there?", timeout=5) == "are you there?"
+    assert boss.child("loop").ask(ProcessRequest(body="are you there?"), timeout=5) == "are you there?"
+    return seen(boss, "sibling") == seen(boss, "loop") == Counter(started=1)
+
+
+#: What is left of a child after an end by an error, and how many starts it had.
+BY_TYPE = [("permanent", "up", 2), ("transient", "up", 2), ("temporary", None, 1)]
+
+every_type = pytest.mark.parametrize(("restart", "left", "starts"), BY_TYPE, ids=[each[0] for each in BY_TYPE])
+
+
+def settle(boss: SupervisorRef, events: Any, left: str | None) -> None:
+    events.wait_for(EventKind.EXITED, "plain")
+    if left == "up":
+        events.wait_for(EventKind.STARTED, "plain")
+
+
+# Ends by an error
+
+
+@every_type
+@pytest.mark.parametrize("how", [raise_boom, raise_exit, raise_interrupt])
+def test_what_is_raised_in_a_tell_ends_this_actor_alone_and_is_seen_once(
+    how: Callable[[Plain], None], restart: Any, left: str | None, starts: int
+) -> None:
+    nursery = Nursery()
+    with supervising(children=with_siblings(nursery, ChildSpec(id="plain", actor=Plain, restart=restart))) as boss:
+        events = boss.subscribe()
+
+        boss.child("plain").tell(how)
+
+        settle(boss, events, left)
+        assert states(boss).get("plain") == left
+        assert (seen(boss)["exited"], seen(boss)["started"], seen(boss)["start_failed"]) == (1, starts, 0)
+        assert siblings_are_untouched(boss)
+
+
+@every_type
+@pytest.mark.parametrize("how", [raise_exit, raise_interrupt])
+def test_a_base_exception_in_an_ask_ends_the_actor_and_the_asker_is_told_why(
+    how: Callable[[Plain], None], restart: Any, left: str | None, starts: int
+) -> None:
+    nursery = Nursery()
+    with supervising(children=with_siblings(nursery, ChildSpec(id="plain", actor=Plain, restart=restart))) as boss:
+        events = boss.subscribe()
+
+        with pytest.raises(ActorDeadError) as caught:
+            boss.child("plain").ask(how, timeout=5)
+
+        assert isinstance(caught.value.__cause__, (SystemExit, KeyboardInterrupt))
+        settle(boss, events, left)
+        assert (seen(boss)["exited"], seen(boss)["started"]) == (1, starts)
+        assert siblings_are_untouched(boss)
+
+
+@pytest.mark.parametrize("error", [Boom(), SystemExit(), KeyboardInterrupt()], ids=repr)
+def test_what_on_start_raises_is_a_failed_start(error: BaseException) -> None:
+    nursery = Nursery()
+    child = ChildSpec(id="plain", actor=Fragile, args=({"on_start": [error]},))
+    with supervising(children=with_siblings(nursery, ChildSpec(id="other", actor=Plain))) as boss:
+        with pytest.raises(StartFailed, match="child 'plain'") as caught:
+            boss.spawn(child, timeout=5)
+
+        assert caught.value.__cause__ is error
+        assert seen(boss) == Counter(start_failed=1)
+        assert siblings_are_untouched(boss)
+
+
+@pytest.mark.parametrize("restart", ["permanent", "transient"])
+def test_what_on_start_raises_at_a_restart_is_tried_again(restart: Any) -> None:
+    nursery = Nursery()
+    faults: dict[str, list[BaseException]] = {}
+    child = ChildSpec(id="plain", actor=Fragile, args=(faults,), restart=restart)
+    with supervising(children=with_siblings(nursery, child)) as boss:
+        events = boss.subscribe()
+        faults["on_start"] = [Boom()]
+
+        boss.child("plain").tell(raise_boom)
+
+        events.wait_for(EventKind.START_FAILED)
+        assert events.wait_for(EventKind.STARTED).attempt == 2
+        assert seen(boss) == Counter(started=2, exited=1, start_failed=1, restarting=2)
+        assert siblings_are_untouched(boss)
+
+
+@every_type
+@pytest.mark.parametrize("error", [Boom(), SystemExit(), KeyboardInterrupt()], ids=repr)
+def test_what_on_stop_raises_after_a_stop_of_its_own_is_an_end_by_an_error(
+    error: BaseException, restart: Any, left: str | None, starts: int
+) -> None:
+    nursery = Nursery()
+    child = ChildSpec(id="plain", actor=Fragile, args=({"on_stop": [error]},), restart=restart)
+    with supervising(children=with_siblings(nursery, child)) as boss:
+        events = boss.subscribe()
+
+        boss.child("plain").tell(stop_yourself)
+
+        exited = events.wait_for(EventKind.EXITED)
+        assert (exited.reason, exited.cause) == (ExitReason.ERROR, repr(error))
+        if left == "up":
+            events.wait_for(EventKind.STARTED)
+        assert (seen(boss)["exited"], seen(boss)["started"]) == (1, starts)
+        assert siblings_are_untouched(boss)
+
+
+@every_type
+@pytest.mark.parametrize("error", [ValueError(), SystemExit()], ids=repr)
+def test_what_on_failure_raises_does_not_hide_what_it_was_called_for(
+    error: BaseException, restart: Any, left: str | None, starts: int
+) -> None:
+    nursery = Nursery()
+    child = ChildSpec(id="plain", actor=Fragile, args=({"on_failure": [error]},), restart=restart)
+    with supervising(children=with_siblings(nursery, child)) as boss:
+        events = boss.subscribe()
+
+        boss.child("plain").tell(raise_boom)
+
+        exited = events.wait_for(EventKind.EXITED)
+        assert (exited.reason, exited.cause) == (ExitReason.ERROR, "Boom()")
+        if left == "up":
+            events.wait_for(EventKind.STARTED)
+        assert (seen(boss)["exited"], seen(boss)["started"]) == (1, starts)
+        assert siblings_are_untouched(boss)
+
+
+def test_on_failure_is_called_once_with_what_was_raised() -> None:
+    calls: list[Any] = []
+
+    class Watched(Plain):
+        def on_failure(self, exception_type: Any, exception_value: Any, traceback: Any) -> None:
+            calls.append(exception_type)
+
+    with supervising(children=(ChildSpec(id="plain", actor=Watched),)) as boss:
+        events = boss.subscribe()
+
+        boss.child("plain").tell(raise_boom)
+
+        events.wait_for(EventKind.EXITED)
+        assert calls == [Boom]
+
+
+def test_an_exception_in_an_ask_goes_to_the_asker_and_the_actor_lives_on() -> None:
+    with supervising(children=(ChildSpec(id="plain", actor=Plain),)) as boss:
+        ref = boss.child("plain")
+
+        with pytest.raises(Boom):
+            ref.ask(raise_boom, timeout=5)
+
+        assert ref.ask("still there", timeout=5) == "still there"
+        assert seen(boss) == Counter(started=1)
+
+
+# Ends without an error
+
+
+@pytest.mark.parametrize(
+    ("restart", "left"), [("permanent", "up"), ("transient", "down"), ("temporary", None)], ids=str
+)
+def test_a_stop_of_its_own_is_a_normal_end(restart: Any, left: str | None) -> None:
+    nursery = Nursery()
+    with supervising(children=with_siblings(nursery, ChildSpec(id="plain", actor=Plain, restart=restart))) as boss:
+        events = boss.subscribe()
+
+        boss.child("plain").tell(stop_yourself)
+
+        assert events.wait_for(EventKind.EXITED).reason == ExitReason.NORMAL
+        if left == "up":
+            events.wait_for(EventKind.STARTED)
+        assert states(boss).get("plain") == left
+        assert siblings_are_untouched(boss)
+
+
+def test_a_method_that_stops_its_own_actor_is_a_normal_end_too() -> None:
+    with supervising(children=(ChildSpec(id="plain", actor=Plain, restart="transient"),)) as boss:
+        events = boss.subscribe()
+
+        boss.child("plain").proxy().pass_away()
+
+        assert events.wait_for(EventKind.EXITED).reason == ExitReason.NORMAL
+
+
+def own_ref(boss: SupervisorRef) -> pykka.ActorRef[Any]:
+    ref: pykka.ActorRef[Any] = boss.child("plain").ask(Plain.tell_ref, block=True, timeout=5)
+    return ref
+
+
+@pytest.mark.parametrize(("restart", "left"), [("permanent", "down"), ("transient", "down"), ("temporary", None)])
+def test_a_stop_by_others_was_asked_for(restart: Any, left: str | None) -> None:
+    nursery = Nursery()
+    with supervising(children=with_siblings(nursery, ChildSpec(id="plain", actor=Plain, restart=restart))) as boss:
+        events = boss.subscribe()
+
+        assert own_ref(boss).stop(timeout=5) is True
+
+        assert events.wait_for(EventKind.EXITED).reason == ExitReason.SHUTDOWN
+        events.wait_for(EventKind.TERMINATED)
+        assert states(boss).get("plain") == left
+        assert siblings_are_untouched(boss)
+
+
+def test_what_on_stop_raises_after_a_stop_by_others_brings_nobody_back() -> None:
+    faults: dict[str, list[BaseException]] = {"on_stop": [Boom()]}
+    with supervising(children=(ChildSpec(id="plain", actor=Fragile, args=(faults,)),)) as boss:
+        events = boss.subscribe()
+
+        own_ref(boss).stop(timeout=5)
+
+        assert events.wait_for(EventKind.EXITED).cause == "Boom()"
+        events.wait_for(EventKind.TERMINATED)
+        assert states(boss) == {"plain": "down"}
+
+
+def test_a_shutdown_request_lets_it_do_first_what_it_was_told_before() -> None:
+    def note(_: Plain) -> None:
+        told.append("done")
+
+    told: list[str] = []
+    with supervising(children=(ChildSpec(id="plain", actor=Plain),)) as boss:
+        ref = boss.child("plain")
+        for _ in range(5):
+            ref.tell(note)
+
+        result = ref.send(ShutdownRequest(timeout=5.0)).wait(timeout=5)
+
+        assert result.clean_shutdown
+        assert len(told) == 5
+        assert states(boss) == {"plain": "down"}
+
+
+# Tickets
+
+
+def test_a_cancelled_ticket_does_not_kill_the_actor() -> None:
+    hold = Hold()
+    with supervising(children=(ChildSpec(id="plain", actor=Plain),)) as boss, hold:
+        ref = boss.child("plain")
+        ticket = ref.ask(hold, block=False)
+        hold.wait_reached()
+
+        assert ticket.cancel()
+        hold.release()
+
+        assert ref.ask("still there", timeout=5) == "still there"
+        assert seen(boss) == Counter(started=1)
+
+
+def test_a_cancelled_ticket_of_a_failing_ask_does_not_kill_the_actor() -> None:
+    def hold_then_raise(_: Plain) -> None:
+        hold()
+        raise Boom
+
+    hold = Hold()
+    with supervising(children=(ChildSpec(id="plain", actor=Plain),)) as boss, hold:
+        ref = boss.child("plain")
+        ticket = ref.ask(hold_then_raise, block=False)
+        hold.wait_reached()
+
+        assert ticket.cancel()
+        hold.release()
+
+        assert ref.ask("still there", timeout=5) == "still there"
+        assert seen(boss) == Counter(started=1)
+
+
+def test_what_is_left_in_the_inbox_is_told_who_has_ended_and_why() -> None:
+    def hold_then_raise(_: Plain) -> None:
+        hold()
+        raise Boom
+
+    hold = Hold()
+    with supervising(children=(ChildSpec(id="plain", actor=Plain),)) as boss, hold:
+        ref = boss.child("plain")
+        ref.tell(hold_then_raise)
+        hold.wait_reached()
+        behind = ref.ask("behind it", block=False)
+
+        hold.release()
+
+        error = outcome(behind)
+        assert isinstance(error, ActorDeadError)
+        assert isinstance(error.__cause__, Boom)
+
+
+def test_what_is_told_to_one_that_has_stopped_is_refused_as_by_pykka_not_lost() -> None:
+    class Slow(Plain):
+        def on_stop(self) -> None:
+            hold()
+
+    hold = Hold()
+    with supervising(children=(ChildSpec(id="plain", actor=Slow),)) as boss, hold:
+        ref = boss.child("plain")
+        own = own_ref(boss)
+        ref.stop(block=False)
+        hold.wait_reached()
+
+        with pytest.raises(pykka.ActorDeadError):
+            own.tell("too late")
+        with pytest.raises((pykka.ActorDeadError, ChildUnavailableError)):
+            ref.tell("too late")
+
+
+ENDS: dict[str, Callable[[Plain], None]] = {
+    "raises": raise_boom,
+    "exits": raise_exit,
+    "stops itself": stop_yourself,
+}
+
+
+def storm(boss: SupervisorRef, ref: ChildRef, end: Callable[[Plain], None]) -> Iterator[Ticket[Any]]:
+    """Ask from four threads while the actor dies."""
+    tickets: list[Ticket[Any]] = []
+    go = SYSTEM.gate()
+
+    def ask_many() -> None:
+        go.wait()
+        go.open()  # for the next
+        tickets.extend(ref.ask(number, block=False) for number in range(50))
+
+    threads = [SYSTEM.start_thread(ask_many, f"asker-{number}") for number in range(4)]
+    events = boss.subscribe()
+    for _ in range(10):
+        ref.tell("work before the end")
+    go.open()
+    ref.tell(end)
+    for thread in threads:
+        thread.join(5)
+    events.wait_for(EventKind.EXITED)
+    yield from tickets
+
+
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+def test_asks_that_race_with_the_end_always_resolve(end: Callable[[Plain], None]) -> None:
+    child = ChildSpec(id="plain", actor=Plain, restart="transient", decide={Boom: "stop", SystemExit: "stop"})
+    with supervising(children=(child,)) as boss:
+        answers = [outcome(ticket) for ticket in storm(boss, boss.child("plain"), end)]
+
+        assert len(answers) == 200
+        assert not any(isinstance(answer, TicketTimeoutError) for answer in answers)
+        assert all(isinstance(answer, (int, pykka.ActorDeadError, ChildUnavailableError)) for answer in answers)
+        assert seen(boss)["exited"] == 1
+
+
+def test_asks_that_race_with_the_end_through_pykkas_own_ref_always_resolve() -> None:
+    child = ChildSpec(id="plain", actor=Plain, restart="temporary")
+    with supervising(children=(child,)) as boss:
+        events = boss.subscribe()
+        ref = own_ref(boss)
+        ref.tell(raise_boom)
+        futures = [ref.ask(number, block=False) for number in range(200)]
+        events.wait_for(EventKind.EXITED)
+
+        for future in futures:
+            with pytest.raises(pykka.ActorDeadError):
+                future.get(timeout=5)
+
+
+# Actors that hang
+
+
+def test_an_actor_that_is_stuck_in_its_handler_is_abandoned_and_counted_until_it_returns() -> None:
+    clock = FakeClock()
+    with Hold() as hold:
+        boss = Supervisor.start("boss", clock=clock, children=(ChildSpec(id="plain", actor=Plain, shutdown=3.0),))
+        boss.child("plain").tell(hold)
+        hold.wait_reached()
+        behind = boss.child("plain").ask("behind it", block=False)
+        stopped = boss.stop(block=False)
+        clock.wait_timers()
+        assert len(ZOMBIES) == 0
+
+        clock.advance(3.0)
+
+        assert stopped.wait(timeout=5)
+        assert ZOMBIES.names == ("plain",)
+        assert isinstance(outcome(behind), ActorDeadError)
+        assert seen(boss) == Counter(started=1, abandoned=1, exited=1, terminated=1)
+        assert pykka.ActorRegistry.get_all() == []
+    assert wait_no_threads() == []
+    assert len(ZOMBIES) == 0
+
+
+def test_an_actor_that_was_abandoned_can_be_started_again_at_once() -> None:
+    clock, hold = FakeClock(), Hold()
+    with supervising(clock=clock, children=(ChildSpec(id="plain", actor=Plain, shutdown=3.0),)) as boss, hold:
+        ref = boss.child("plain")
+        ref.tell(hold)
+        hold.wait_reached()
+        terminated = boss.send(TerminateChildRequest(id="plain"))
+        clock.wait_timers()
+        clock.advance(3.0)
+        assert not terminated.wait(timeout=5).clean_shutdown
+
+        ref = boss.child("plain")
+        assert states(boss) == {"plain": "down"}
+        hold.release()
+
+
+@pytest.mark.parametrize("how", ["on_start", "on_stop"])
+def test_an_actor_that_hangs_in_a_hook_is_abandoned(how: str) -> None:
+    class Hanging(Plain):
+        def on_start(self) -> None:
+            if how == "on_start":
+                hold()
+
+        def on_stop(self) -> None:
+            if how == "on_stop":
+                hold()
+
+    clock = FakeClock()
+    with Hold() as hold:
+        child = ChildSpec(id="plain", actor=Hanging, shutdown=3.0)
+        boss = Supervisor("boss", clock=clock, children=(child,)).launch()
+        if how == "on_stop":
+            boss.ready.wait(timeout=5)
+        else:
+            hold.wait_reached()
+        stopped = boss.stop(block=False)
+        hold.wait_reached()
+        clock.wait_timers()
+
+        clock.advance(3.0)
+
+        assert stopped.wait(timeout=5)
+        assert ZOMBIES.names == ("plain",)
+    assert wait_no_threads() == []
+    assert len(ZOMBIES) == 0
+
+
+def test_a_brutal_kill_of_an_actor_that_is_stuck_does_not_wait() -> None:
+    with Hold() as hold:
+        with supervising(children=(ChildSpec(id="plain", actor=Plain, shutdown="brutal_kill"),)) as boss:
+            boss.child("plain").tell(hold)
+            hold.wait_reached()
+
+        assert ZOMBIES.names == ("plain",)
+    assert wait_no_threads() == []
+
+
+def test_a_brutal_kill_of_an_idle_plain_actor_leaves_no_thread() -> None:
+    actors: list[Plain] = []
+
+    def make() -> Plain:
+        actors.append(Plain())
+        return actors[0]
+
+    with supervising(children=(ChildSpec(id="plain", start=make, shutdown="brutal_kill"),)) as boss:
+        boss.child("plain").ask("idle from here on", timeout=5)
+
+    left = wait_no_threads(timeout=1)
+    wake(actors[0])
+    assert left == []
+    assert len(ZOMBIES) == 0
+
+
+def test_an_actor_whose_handler_returns_just_when_it_is_abandoned_leaves_no_thread() -> None:
+    # Its loop has looked whether it was stopped, and goes to its inbox: from there only a message brings it back.
+    is_late: list[None] = []
+    actors: list[Plain] = []
+    clock, hold = FakeClock(), Hold()
+
+    def be_late(_: Plain) -> None:
+        is_late.append(None)
+
+    def make() -> Plain:
+        actor = Plain()
+        actors.append(actor)
+        inbox: Any = actor.actor_inbox
+        get = inbox.get
+
+        def get_late(*args: Any, **kwargs: Any) -> Any:
+            if is_late and not args and not kwargs:
+                hold()
+            return get(*args, **kwargs)
+
+        inbox.get = get_late
+        return actor
+
+    with supervising(clock=clock, children=(ChildSpec(id="plain", start=make, shutdown=3.0),)) as boss, hold:
+        boss.child("plain").tell(be_late)
+        hold.wait_reached()
+        terminated = boss.send(TerminateChildRequest(id="plain"))
+        clock.wait_timers()
+        clock.advance(3.0)
+        terminated.wait(timeout=5)
+
+        hold.release()
+
+    left = wait_no_threads(timeout=1)
+    wake(actors[0])
+    assert left == []
+
+
+# What else is promised
+
+
+def test_it_runs_on_a_daemon_thread_of_ours_that_is_called_like_its_child() -> None:
+    with supervising(children=(ChildSpec(id="plain", actor=Plain),)) as boss:
+        thread = boss.child("plain").ask(Plain.tell_thread, block=True, timeout=5)
+
+        assert (thread.name, thread.daemon) == ("plain-actor", True)
+        assert thread in our_threads()
+
+
+def test_its_class_is_left_as_it_is() -> None:
+    before = dict(vars(Plain))
+    with supervising(children=(ChildSpec(id="plain", actor=Plain),)):
+        assert dict(vars(Plain)) == before
+        free = Plain.start()
+        assert free.ask("alone", timeout=5) == "alone"
+        free.stop(timeout=5)
+
+
+def test_it_is_in_pykkas_registry_while_it_lives() -> None:
+    with supervising(children=(ChildSpec(id="plain", actor=Plain),)) as boss:
+        [ref] = pykka.ActorRegistry.get_by_class(Plain)
+        assert ref.ask("by the registry", timeout=5) == "by the registry"
+
+        boss.child("plain").stop(timeout=5)
+
+        assert pykka.ActorRegistry.get_by_class(Plain) == []
+
+
+def test_its_methods_and_attributes_are_reached_by_a_proxy() -> None:
+    child = ChildSpec(id="plain", actor=Plain, kwargs={"greeting": "good morning"})
+    with supervising(children=(child,)) as boss:
+        proxy = boss.child("plain").proxy()
+
+        assert proxy.greet("you").get(timeout=5) == "good morning, you"
+        proxy.__setattr__("greeting", "good night")
+        assert proxy.greeting.get(timeout=5) == "good night"
+
+
+def test_pykkas_own_ref_has_a_proxy_that_works_too() -> None:
+    with supervising(children=(ChildSpec(id="plain", actor=Plain),)) as boss:
+        assert own_ref(boss).proxy().greet("you").get(timeout=5) == "hello, you"
+
+
+def test_health_is_answered_for_it_while_it_is_stuck() -> None:
+    hold = Hold()
+    with supervising(children=(ChildSpec(id="plain", actor=Plain),)) as boss, hold:
+        ref = boss.child("plain")
+        ref.tell(hold)
+        hold.wait_reached()
+
+        status = ref.send(HealthCheckRequest()).wait(timeout=5)
+
+        assert not hold.is_released
+        assert (status.loop_name, status.running) == ("plain", True)
+
+
+def test_a_factory_may_make_it_too() -> None:
+    with supervising(children=(ChildSpec(id="plain", start=lambda: Plain("hi")),)) as boss:
+        assert boss.child("plain").proxy().greet("you").get(timeout=5) == "hi, you"
+
+
+def test_the_end_of_all_actors_of_the_process_was_asked_for() -> None:
+    nursery = Nursery()
+    with supervising(children=(nursery.spec("loop"), ChildSpec(id="plain", actor=Plain))) as boss:
+        pykka.ActorRegistry.stop_all(timeout=5)
+
+        assert boss.ended.wait(timeout=5).cause is None
+    assert wait_no_threads() == []

@@ -1,0 +1,817 @@
+"""A ref that stays good over restarts, and answers whoever is, or is not, behind it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pykka
+import pytest
+from nursery import Nursery, crash, crash_and_wait, outcome, supervising
+
+from loopwarden import (
+    HealthCheckRequest,
+    LoopActor,
+    LoopState,
+    ProcessRequest,
+    ShutdownConfirmRequest,
+    ShutdownRequest,
+    ShutdownResult,
+    check_health,
+)
+from loopwarden._ticket import Ticket
+from loopwarden.actors import Activity, HealthStatus
+from loopwarden.errors import (
+    ActorDeadError,
+    ChildUnavailableError,
+    TicketError,
+    TicketTimeoutError,
+    UnsupportedRequestError,
+)
+from loopwarden.supervision import (
+    Backoff,
+    ChildSpec,
+    DeleteChildRequest,
+    EventKind,
+    RestartChildRequest,
+    StartChildRequest,
+    Supervisor,
+    TerminateChildRequest,
+)
+from loopwarden.testing import FakeClock, FaultyBlocking, Hold, ProbeLoop
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from loopwarden.supervision import ChildRef, SupervisorRef
+
+
+class Counter(pykka.ThreadingActor):
+    """A plain actor that counts, and can be made to fail."""
+
+    made = 0
+
+    def __init__(self, start: int = 0) -> None:
+        super().__init__()
+        self.total = start
+
+    def on_receive(self, message: Any) -> Any:
+        if callable(message):
+            return message()
+        self.total += 1
+        return self.total
+
+    def add(self, number: int) -> int:
+        self.total += number
+        return self.total
+
+
+def fail() -> None:
+    raise ValueError("told to")
+
+
+def states(boss: SupervisorRef) -> dict[str, str]:
+    return {info.id: info.state.value for info in boss.children()}
+
+
+def health(ref: ChildRef | SupervisorRef) -> HealthStatus:
+    return ref.send(HealthCheckRequest()).wait(timeout=5)
+
+
+# Over restarts
+
+
+def test_requests_reach_the_next_life_of_a_loop() -> None:
+    nursery = Nursery()
+    with supervising(children=nursery.specs("a")) as boss:
+        events = boss.subscribe()
+        ref = boss.child("a")
+        assert ref.send(ProcessRequest(body=1)).wait(timeout=5) == 1
+
+        crash_and_wait(ref, events)
+
+        assert ref.send(ProcessRequest(body=2)).wait(timeout=5) == 2
+        assert ref.ask(ProcessRequest(body=3), timeout=5) == 3
+        carried: Ticket[object] = Ticket()
+        ref.tell(ProcessRequest(body=4, ticket=carried))
+        assert carried.wait(timeout=5) == 4
+        assert (health(ref).restarts, health(ref).state) == (1, LoopState.RUNNING)
+
+
+def test_work_is_posted_to_the_next_life_of_a_loop() -> None:
+    nursery = Nursery()
+    with supervising(children=nursery.specs("a")) as boss:
+        events = boss.subscribe()
+        ref = boss.child("a")
+        crash_and_wait(ref, events)
+        ran: Ticket[None] = Ticket()
+
+        assert ref.post(lambda: ran.complete(None))
+
+        ran.wait(timeout=5)
+
+
+def test_messages_reach_the_next_life_of_a_plain_actor() -> None:
+    with supervising(children=(ChildSpec(id="counter", actor=Counter, args=(10,)),)) as boss:
+        events = boss.subscribe()
+        ref = boss.child("counter")
+        assert ref.ask("count", timeout=5) == 11
+
+        ref.tell(fail)
+        events.wait_for(EventKind.STARTED)
+
+        assert ref.ask("count", timeout=5) == 11
+        ref.tell("count")
+        assert ref.ask("count", block=False).wait(timeout=5) == 13
+
+
+def test_a_proxy_reaches_the_next_life() -> None:
+    with supervising(children=(ChildSpec(id="counter", actor=Counter),)) as boss:
+        events = boss.subscribe()
+        ref = boss.child("counter")
+        proxy = ref.proxy()
+        assert proxy.add(5).get(timeout=5) == 5
+
+        ref.tell(fail)
+        events.wait_for(EventKind.STARTED)
+
+        assert proxy.add(2).get(timeout=5) == 2
+        assert proxy.total.get(timeout=5) == 2
+
+
+def test_a_proxy_of_nobody_is_refused_and_one_that_was_made_before_says_so_by_its_future() -> None:
+    with supervising(children=(ChildSpec(id="counter", actor=Counter),)) as boss:
+        ref = boss.child("counter")
+        proxy = ref.proxy()
+        ref.stop(timeout=5)
+
+        with pytest.raises(ChildUnavailableError, match="child 'counter' is down"):
+            ref.proxy()
+        with pytest.raises(ChildUnavailableError):
+            proxy.add(2).get(timeout=5)
+
+
+def test_a_proxy_of_a_loops_actor_works_too() -> None:
+    nursery = Nursery()
+    with supervising(children=nursery.specs("a")) as boss:
+        assert boss.child("a").proxy().name.get(timeout=5) == "a"
+
+
+def test_what_is_no_request_is_refused_at_the_sender() -> None:
+    nursery = Nursery()
+    with supervising(children=nursery.specs("a")) as boss, pytest.raises(TypeError, match="takes a Request"):
+        boss.child("a").send("hello")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  the misuse under test
+
+
+def test_only_a_loop_takes_posted_work() -> None:
+    with (
+        supervising(children=(ChildSpec(id="counter", actor=Counter),)) as boss,
+        pytest.raises(UnsupportedRequestError, match="child 'counter'"),
+    ):
+        boss.child("counter").post(lambda: None)
+
+
+def test_a_ref_says_who_it_is() -> None:
+    nursery = Nursery()
+    with supervising(children=nursery.specs("a", "b")) as boss:
+        ref = boss.child("a")
+
+        assert (str(ref), repr(ref)) == ("child 'a'", "<ChildRef 'a', up>")
+        assert ref.actor_urn != boss.child("b").actor_urn
+
+
+def test_ready_resolves_when_the_child_is_up_for_the_first_time() -> None:
+    nursery, hold = Nursery(), Hold()
+    with supervising() as boss, hold:
+        nursery.holds["a"] = hold
+        boss.send(StartChildRequest(child=nursery.spec("a")))
+        hold.wait_reached()
+        ref = boss.child("a")
+        assert not ref.ready.is_ready()
+
+        hold.release()
+
+        ref.ready.wait(timeout=5)
+
+
+def test_health_of_all_is_checked_through_stable_refs() -> None:
+    nursery = Nursery()
+    children = (*nursery.specs("a", "b"), ChildSpec(id="counter", actor=Counter))
+    with supervising(children=children) as boss:
+        refs = [info.ref for info in boss.children()]
+        refs[1].stop(timeout=5)
+
+        statuses = check_health(refs, timeout=5)
+
+        assert [status.loop_name for status in statuses] == ["a", "b", "counter"]
+        assert [status.state for status in statuses] == ["running", "stopped", "running"]
+        assert [status.running for status in statuses] == [True, False, True]
+
+
+# Nobody there
+
+
+def backing_off(boss: SupervisorRef, clock: FakeClock, name: str = "a") -> ChildRef:
+    """Crash a child; return its ref when it is backing off."""
+    events = boss.subscribe()
+    ref = boss.child(name)
+    crash(ref)
+    events.wait_for(EventKind.RESTARTING, name)
+    clock.wait_timers()
+    return ref
+
+
+def with_back_off(nursery: Nursery, clock: FakeClock, *names: str, **options: Any) -> Any:
+    backoff = Backoff(minimum=4.0, jitter=0.0)
+    return supervising(clock=clock, children=nursery.specs(*names), backoff=backoff, **options)
+
+
+def test_while_a_child_backs_off_health_is_answered_for_it() -> None:
+    nursery, clock = Nursery(), FakeClock(start=100.0)
+    with with_back_off(nursery, clock, "a") as boss:
+        ref = backing_off(boss, clock)
+
+        status = health(ref)
+
+        assert (status.state, status.activity) == (LoopState.FAILED, Activity.BACKING_OFF)
+        assert (status.running, status.retry_at) == (False, 104.0)
+        assert status.error == "Boom('crashed')"
+
+
+def test_while_a_child_backs_off_every_other_request_fails_at_once_and_says_until_when() -> None:
+    nursery, clock = Nursery(), FakeClock(start=100.0)
+    with with_back_off(nursery, clock, "a") as boss:
+        ref = backing_off(boss, clock)
+        carried: Ticket[object] = Ticket()
+
+        ref.tell(ProcessRequest(body=1, ticket=carried))
+        tickets: list[Ticket[Any]] = [
+            ref.send(ProcessRequest(body=1)),
+            ref.ask(ProcessRequest(body=1), block=False),
+            ref.ask("anything", block=False),
+            carried,
+        ]
+
+        assert all(ticket.is_ready() for ticket in tickets)
+        errors = [outcome(ticket) for ticket in tickets]
+        assert [type(error) for error in errors] == [ChildUnavailableError] * 4
+        assert {(error.state, error.retry_at) for error in errors if isinstance(error, ChildUnavailableError)} == {
+            ("restarting", 104.0)
+        }
+        for message in ("anything", ProcessRequest(body=1)):
+            with pytest.raises(ChildUnavailableError, match="is restarting, and is started again at 104"):
+                ref.tell(message)
+        assert not ref.post(lambda: None)
+        assert not ref.is_alive()
+
+
+def test_after_the_back_off_the_same_ref_is_answered_again() -> None:
+    nursery, clock = Nursery(), FakeClock()
+    with with_back_off(nursery, clock, "a") as boss:
+        events = boss.subscribe()
+        ref = backing_off(boss, clock)
+
+        clock.advance(4.0)
+        events.wait_for(EventKind.STARTED)
+
+        assert ref.send(ProcessRequest(body=1)).wait(timeout=5) == 1
+        assert health(ref).state is LoopState.RUNNING
+
+
+def test_a_message_in_the_inbox_of_one_that_dies_fails_with_it_and_is_not_moved() -> None:
+    bodies: list[object] = []
+
+    def handle(body: object) -> object:
+        bodies.append(body)
+        if body == "crash":
+            hold()
+            raise SystemExit
+        return body
+
+    nursery, hold = Nursery(), Hold()
+    with supervising(children=(nursery.spec("a", handle),)) as boss, hold:
+        events = boss.subscribe()
+        ref = boss.child("a")
+        ref.send(ProcessRequest(body="crash"))
+        hold.wait_reached()
+        behind = ref.send(ProcessRequest(body="behind it"))
+        health(ref)  # the request before it is in the loop's hands
+
+        hold.release()
+
+        assert isinstance(outcome(behind), ActorDeadError)
+        events.wait_for(EventKind.STARTED)
+        assert ref.send(ProcessRequest(body="new")).wait(timeout=5) == "new"
+        assert bodies == ["crash", "new"]
+
+
+def test_a_message_in_the_inbox_of_a_plain_actor_that_dies_fails_with_it_and_is_not_moved() -> None:
+    def hold_then_fail() -> None:
+        hold()
+        raise ValueError
+
+    hold = Hold()
+    with supervising(children=(ChildSpec(id="counter", actor=Counter),)) as boss, hold:
+        events = boss.subscribe()
+        ref = boss.child("counter")
+        ref.tell(hold_then_fail)
+        hold.wait_reached()
+        behind = [ref.ask("count", block=False) for _ in range(3)]
+
+        hold.release()
+
+        assert [type(outcome(ticket)) for ticket in behind] == [ActorDeadError] * 3
+        events.wait_for(EventKind.STARTED)
+        assert ref.ask("count", timeout=5) == 1
+
+
+# Stopping through the ref
+
+
+def stop_by_request(ref: ChildRef) -> None:
+    assert ref.send(ShutdownRequest(timeout=5.0)).wait(timeout=5).clean_shutdown
+
+
+def stop_by_told_request(ref: ChildRef) -> None:
+    carried: Ticket[Any] = Ticket()
+    ref.tell(ShutdownRequest(timeout=5.0, ticket=carried))
+    assert carried.wait(timeout=5).clean_shutdown
+
+
+def stop_as_pykka_does(ref: ChildRef) -> None:
+    assert ref.stop(timeout=5) is True
+
+
+@pytest.mark.parametrize("stop", [stop_by_request, stop_by_told_request, stop_as_pykka_does])
+@pytest.mark.parametrize("restart", ["permanent", "transient"])
+def test_a_child_that_is_stopped_through_its_ref_stays_down(stop: Callable[[ChildRef], None], restart: Any) -> None:
+    nursery = Nursery()
+    with supervising(children=nursery.specs("a", "b", restart=restart)) as boss:
+        events = boss.subscribe()
+        ref = boss.child("a")
+
+        stop(ref)
+
+        crash_and_wait(boss.child("b"), events)
+        assert states(boss) == {"a": "down", "b": "up"}
+        assert (health(ref).state, health(ref).running) == (LoopState.STOPPED, False)
+        with pytest.raises(ChildUnavailableError, match="child 'a' is down"):
+            ref.ask(ProcessRequest(body=1), timeout=5)
+
+
+@pytest.mark.parametrize("strategy", ["one_for_all", "rest_for_one"])
+def test_a_child_that_is_stopped_through_its_ref_stays_down_when_a_sibling_crashes(strategy: Any) -> None:
+    nursery = Nursery()
+    with supervising(strategy=strategy, children=nursery.specs("a", "b", "c")) as boss:
+        events = boss.subscribe()
+        stop_by_request(boss.child("b"))
+        nursery.told()
+
+        crash(boss.child("a"))
+
+        events.wait_for(EventKind.STARTED, "c")
+        assert nursery.told() == ["-c", "+a", "+c"]
+        assert states(boss) == {"a": "up", "b": "down", "c": "up"}
+        boss.send(RestartChildRequest(id="b")).wait(timeout=5)
+        crash(boss.child("a"))
+        events.wait_for(EventKind.STARTED, "c")
+        assert states(boss) == {"a": "up", "b": "up", "c": "up"}
+
+
+def test_a_child_that_is_stopped_through_its_ref_is_brought_back_by_a_restart() -> None:
+    nursery = Nursery()
+    with supervising(children=nursery.specs("a")) as boss:
+        ref = boss.child("a")
+        stop_by_request(ref)
+
+        boss.send(RestartChildRequest(id="a")).wait(timeout=5)
+
+        assert ref.send(ProcessRequest(body=1)).wait(timeout=5) == 1
+
+
+def test_stopping_what_is_down_says_that_it_was_down() -> None:
+    nursery = Nursery()
+    with supervising(children=nursery.specs("a")) as boss:
+        ref = boss.child("a")
+
+        assert [ref.stop(timeout=5), ref.stop(timeout=5), ref.stop(block=False).wait(timeout=5)] == [True, False, False]
+        assert ref.send(ShutdownRequest()).wait(timeout=5).clean_shutdown
+
+
+def test_a_child_that_backs_off_is_kept_down_by_a_request_to_stop() -> None:
+    nursery, clock = Nursery(), FakeClock()
+    with with_back_off(nursery, clock, "a") as boss:
+        ref = backing_off(boss, clock)
+
+        stop_by_request(ref)
+        clock.advance(100.0)
+
+        assert states(boss) == {"a": "down"}
+        assert health(ref).activity is None
+
+
+def loop_actor(refs: list[Any], clock: FakeClock | None = None) -> ChildSpec:
+    def make() -> LoopActor:
+        actor = LoopActor(ProbeLoop(), "a") if clock is None else LoopActor(ProbeLoop(), "a", clock=clock)
+        refs.append(actor.actor_ref)
+        return actor
+
+    return ChildSpec(id="a", start=make)
+
+
+def test_a_permanent_child_that_is_stopped_by_its_own_ref_stays_down_too() -> None:
+    nursery, own = Nursery(), list[Any]()
+    with supervising(strategy="one_for_all", children=(loop_actor(own), nursery.spec("b"))) as boss:
+        events = boss.subscribe()
+        own[0].send(ShutdownRequest(timeout=5.0)).wait(timeout=5)
+        events.wait_for(EventKind.TERMINATED, "a")
+
+        crash_and_wait(boss.child("b"), events)
+
+        assert states(boss) == {"a": "down", "b": "up"}
+        boss.send(RestartChildRequest(id="a")).wait(timeout=5)
+        assert len(own) == 2
+
+
+class Foreign:
+    """Somebody else's loop, which is not run at all if it is stopped before."""
+
+    def __init__(self) -> None:
+        self.end: Ticket[None] = Ticket()
+
+    def run(self) -> None:
+        self.end.wait(timeout=10)
+
+    def shutdown(self, *, timeout: float) -> None:
+        if not self.end.is_ready():
+            self.end.complete(None)
+
+
+def test_a_child_that_is_stopped_by_its_own_ref_while_it_is_being_restarted_stays_down() -> None:
+    made: list[tuple[Foreign, LoopActor]] = []
+
+    def make() -> LoopActor:
+        loop = Foreign()
+        made.append((loop, LoopActor(loop, "a", clock=clock)))
+        return made[-1][1]
+
+    def hold_the_second(name: str) -> None:
+        if name == "a-worker" and len(made) == 2:
+            hold()
+
+    hold = Hold()
+    clock = FakeClock(blocking=FaultyBlocking(on_entry=hold_the_second))
+    with supervising(clock=clock, children=(ChildSpec(id="a", start=make),)) as boss, hold:
+        events = boss.subscribe()
+        made[0][0].end.fail(ValueError("crashed"))
+        hold.wait_reached()
+        events.wait_for(EventKind.RESTARTING)
+        own = made[1][1].actor_ref
+        own.send(ShutdownRequest(timeout=5.0))
+        own.send(HealthCheckRequest()).wait(timeout=5)
+
+        hold.release()
+
+        assert events.get(timeout=5).kind is EventKind.EXITED
+        assert events.get(timeout=5).kind is EventKind.TERMINATED
+        assert states(boss) == {"a": "down"}
+        assert len(made) == 2
+
+
+def test_a_stop_from_inside_a_handler_does_not_wait_for_itself() -> None:
+    results: list[object] = []
+    nursery = Nursery()
+    with supervising(children=(nursery.spec("a", lambda _: results.append(ref.stop())),)) as boss:
+        events = boss.subscribe()
+        ref = boss.child("a")
+
+        nursery.loops["a"][0].feed("stop yourself")
+
+        events.wait_for(EventKind.TERMINATED)
+        assert results == [False]
+
+
+def test_a_stop_from_inside_a_plain_actor_does_not_wait_for_itself() -> None:
+    clock = FakeClock()
+    done: Ticket[object] = Ticket()
+    with supervising(clock=clock, children=(ChildSpec(id="counter", actor=Counter),)) as boss:
+        ref = boss.child("counter")
+        ref.tell(lambda: done.complete(ref.stop()))
+
+        is_done = done.wait_ready(timeout=0.5)
+
+        clock.advance(100.0)  # so that a failing test ends
+        done.wait(timeout=5)
+        assert is_done
+
+
+def test_an_end_that_is_to_be_confirmed_is_not_confirmed_before() -> None:
+    nursery = Nursery()
+    with supervising(children=nursery.specs("a")) as boss:
+        ref = boss.child("a")
+        confirmed = ref.send(ShutdownConfirmRequest())
+        health(boss)  # it has been handled
+
+        assert not confirmed.is_ready()
+        stop_by_request(ref)
+        assert confirmed.wait(timeout=5).clean_shutdown
+
+
+def test_the_end_of_a_plain_actor_is_confirmed_when_it_has_ended_and_not_before() -> None:
+    with supervising(children=(ChildSpec(id="counter", actor=Counter, restart="temporary"),)) as boss:
+        ref = boss.child("counter")
+        confirmed = ref.send(ShutdownConfirmRequest())
+        health(boss)  # it has been handled
+
+        assert not confirmed.is_ready()
+        ref.tell(fail)
+        assert not confirmed.wait(timeout=5).clean_shutdown
+
+
+def test_the_end_of_a_child_that_is_down_is_confirmed_at_once() -> None:
+    with supervising(children=(ChildSpec(id="counter", actor=Counter),)) as boss:
+        ref = boss.child("counter")
+        ref.stop(timeout=5)
+
+        assert ref.send(ShutdownConfirmRequest()).wait(timeout=5).clean_shutdown
+
+
+def test_a_plain_actor_answers_a_request_of_its_users_own() -> None:
+    with supervising(children=(ChildSpec(id="counter", actor=Counter),)) as boss:
+        ref = boss.child("counter")
+
+        assert ref.send(ProcessRequest(body="count")).wait(timeout=5) == 1
+
+
+def test_a_request_that_a_plain_actor_fails_at_fails() -> None:
+    class Picky(Counter):
+        def on_receive(self, message: Any) -> Any:
+            raise ValueError(message.body)
+
+    with supervising(children=(ChildSpec(id="counter", actor=Picky),)) as boss:
+        asked = boss.child("counter").send(ProcessRequest(body="wrong"))
+
+        with pytest.raises(ValueError, match="wrong"):
+            asked.wait(timeout=5)
+
+
+def test_a_request_to_stop_that_times_out_says_so_and_the_child_goes_on_stopping() -> None:
+    nursery, clock, hold = Nursery(), FakeClock(), Hold()
+    with supervising(clock=clock, children=(nursery.spec("a", hold, shutdown=100.0),)) as boss, hold:
+        nursery.loops["a"][0].feed("held")
+        hold.wait_reached()
+        ref = boss.child("a")
+        request = ref.send(ShutdownRequest(timeout=2.0))
+        clock.wait_timers(2)
+
+        clock.advance(2.0)
+
+        assert (request.wait(timeout=5).clean_shutdown, request.wait(timeout=5).duration) == (False, 2.0)
+        assert states(boss) == {"a": "stopping"}
+        later = ref.send(ShutdownRequest(timeout=50.0))
+        hold.release()
+        assert later.wait(timeout=5).clean_shutdown
+
+
+# After deletion, and after the supervisor
+
+
+def every_ticket(ref: ChildRef) -> Iterator[Ticket[Any]]:
+    carried: Ticket[Any] = Ticket()
+    ref.tell(ProcessRequest(body=1, ticket=carried))
+    yield carried
+    yield ref.send(HealthCheckRequest())
+    yield ref.send(ProcessRequest(body=1))
+    yield ref.send(ShutdownRequest())
+    yield ref.send(ShutdownConfirmRequest())
+    yield ref.ask(ProcessRequest(body=1), block=False)
+    yield ref.ask("anything", block=False)
+    yield ref.stop(block=False)
+    yield ref.ended
+    yield ref.ready
+
+
+def test_every_ticket_of_a_deleted_child_resolves() -> None:
+    nursery = Nursery()
+    with supervising(children=nursery.specs("a")) as boss:
+        ref = boss.child("a")
+        stop_by_request(ref)
+        boss.send(DeleteChildRequest(id="a")).wait(timeout=5)
+
+        answers = [outcome(ticket) for ticket in every_ticket(ref)]
+
+        assert not any(isinstance(answer, TicketTimeoutError) for answer in answers)
+        assert isinstance(answers[1], HealthStatus)
+        assert isinstance(answers[2], ChildUnavailableError)
+        assert isinstance(answers[3], ShutdownResult)
+        assert not ref.is_alive()
+
+
+def test_every_ticket_of_a_child_resolves_after_the_end_of_its_supervisor() -> None:
+    nursery = Nursery()
+    with supervising(children=nursery.specs("a")) as boss:
+        ref = boss.child("a")
+
+    answers = [outcome(ticket) for ticket in every_ticket(ref)]
+
+    assert not any(isinstance(answer, TicketError) for answer in answers)
+    assert isinstance(answers[1], HealthStatus)
+    assert answers[1].state is LoopState.STOPPED
+    assert isinstance(answers[2], ChildUnavailableError)
+
+
+def test_ready_resolves_also_for_a_child_that_never_was() -> None:
+    nursery, hold = Nursery(), Hold()
+    with hold:
+        with supervising() as boss, hold:
+            nursery.holds["a"] = hold
+            boss.send(StartChildRequest(child=nursery.spec("a")))
+            hold.wait_reached()
+            ref = boss.child("a")
+            boss.send(TerminateChildRequest(id="a"))
+            hold.release()
+
+        ref.ended.wait(timeout=5)
+        assert ref.ready.wait_ready(timeout=1)
+    assert isinstance(outcome(ref.ready), ChildUnavailableError)
+
+
+def test_the_ref_of_a_deleted_child_is_not_that_of_the_next_of_its_name() -> None:
+    nursery = Nursery()
+    with supervising(children=nursery.specs("a")) as boss:
+        old = boss.child("a")
+        stop_by_request(old)
+        boss.send(DeleteChildRequest(id="a")).wait(timeout=5)
+
+        new = boss.spawn(nursery.spec("a"), timeout=5)
+
+        with pytest.raises(ChildUnavailableError):
+            old.ask(ProcessRequest(body=1), timeout=5)
+        assert new.ask(ProcessRequest(body=1), timeout=5) == 1
+
+
+def test_to_stop_the_ref_of_a_deleted_child_does_not_stop_the_next_of_its_name() -> None:
+    nursery = Nursery()
+    with supervising(children=nursery.specs("a")) as boss:
+        old = boss.child("a")
+        stop_by_request(old)
+        boss.send(DeleteChildRequest(id="a")).wait(timeout=5)
+        new = boss.spawn(nursery.spec("a"), timeout=5)
+
+        outcome(old.stop(block=False))
+
+        assert new.ask(ProcessRequest(body=1), timeout=5) == 1
+
+
+def test_a_temporary_child_that_ends_takes_its_ref_with_it() -> None:
+    nursery = Nursery()
+    with supervising(children=nursery.specs("a", restart="temporary")) as boss:
+        ref = boss.child("a")
+
+        crash(ref)
+
+        assert str(ref.ended.wait(timeout=5).cause) == "crashed"
+        assert health(ref).state is LoopState.FAILED
+
+
+# Whatever is being done, everybody answers
+
+
+def everybody_answers(boss: SupervisorRef, hold: Hold) -> tuple[HealthStatus, dict[str, str]]:
+    """Ask the supervisor and all refs; return what the first child and the supervisor say, before the gate opens."""
+    seen = states(boss)
+    statuses = check_health([boss, *(info.ref for info in boss.children())], timeout=5)
+    assert not hold.is_released
+    assert statuses[0].loop_name == "boss"
+    assert [status.loop_name for status in statuses[1:]] == list(seen)
+    assert statuses[2].state is LoopState.RUNNING
+    return statuses[1], seen
+
+
+def test_while_a_factory_is_at_work_everybody_answers() -> None:
+    nursery, hold = Nursery(), Hold()
+    with supervising(children=nursery.specs("a", "b")) as boss, hold:
+        boss.child("a").stop(timeout=5)
+        nursery.holds["a"] = hold
+        restarted = boss.send(RestartChildRequest(id="a"))
+        hold.wait_reached()
+
+        status, seen = everybody_answers(boss, hold)
+
+        assert (status.state, status.running, seen["a"]) == (LoopState.STARTING, True, "starting")
+        with pytest.raises(ChildUnavailableError, match="starting"):
+            boss.child("a").ask(ProcessRequest(body=1), timeout=5)
+        hold.release()
+        restarted.wait(timeout=5)
+
+
+def test_while_the_first_child_of_all_is_being_made_everybody_answers() -> None:
+    nursery = Nursery()
+    with Hold() as hold:
+        nursery.holds["b"] = hold
+        boss = Supervisor("boss", children=nursery.specs("b", "c")).launch()
+        hold.wait_reached()
+
+        statuses = check_health([boss, *(info.ref for info in boss.children())], timeout=5)
+
+        assert not hold.is_released
+        assert [status.state for status in statuses] == ["starting", "starting", "idle"]
+    boss.ready.wait(timeout=5)
+    boss.stop(timeout=5)
+
+
+def test_while_a_loop_has_not_entered_everybody_answers() -> None:
+    nursery, hold = Nursery(), Hold()
+    blocking = FaultyBlocking(on_entry=lambda name: name == "a-worker" and hold())
+    with supervising(clock=FakeClock(blocking=blocking)) as boss, hold:
+        spawned = boss.send(StartChildRequest(child=nursery.spec("a")))
+        hold.wait_reached()
+        boss.spawn(nursery.spec("b"), timeout=5)
+
+        status, seen = everybody_answers(boss, hold)
+
+        assert (status.state, seen["a"]) == (LoopState.STARTING, "starting")
+        hold.release()
+        spawned.wait(timeout=5)
+
+
+def test_while_a_plain_actor_is_starting_everybody_answers() -> None:
+    class Slow(pykka.ThreadingActor):
+        def on_start(self) -> None:
+            hold()
+
+    nursery, hold = Nursery(), Hold()
+    with supervising() as boss, hold:
+        spawned = boss.send(StartChildRequest(child=ChildSpec(id="slow", actor=Slow)))
+        hold.wait_reached()
+        boss.spawn(nursery.spec("b"), timeout=5)
+
+        status, seen = everybody_answers(boss, hold)
+
+        assert (status.state, seen["slow"]) == (LoopState.STARTING, "starting")
+        hold.release()
+        spawned.wait(timeout=5)
+
+
+def test_while_a_child_backs_off_everybody_answers() -> None:
+    nursery, clock, hold = Nursery(), FakeClock(), Hold()
+    with with_back_off(nursery, clock, "a", "b") as boss:
+        backing_off(boss, clock)
+
+        status, seen = everybody_answers(boss, hold)
+
+        assert (status.activity, seen["a"]) == (Activity.BACKING_OFF, "restarting")
+
+
+def test_while_a_group_waits_for_the_back_off_of_one_everybody_answers() -> None:
+    nursery, clock = Nursery(), FakeClock()
+    with with_back_off(nursery, clock, "a", "b", strategy="one_for_all") as boss:
+        events = boss.subscribe()
+        ref = boss.child("b")
+        crash(boss.child("a"))
+        events.wait_for(EventKind.EXITED, "b")
+        clock.wait_timers()
+
+        assert states(boss) == {"a": "restarting", "b": "restarting"}
+        assert health(ref).activity is Activity.BACKING_OFF
+        clock.advance(4.0)
+        events.wait_for(EventKind.STARTED, "b")
+        assert health(ref).state is LoopState.RUNNING
+
+
+@pytest.mark.parametrize("whom", ["child", "supervisor"])
+def test_while_a_loop_is_stopping_everybody_answers(whom: str) -> None:
+    nursery, hold = Nursery(), Hold()
+    children = (nursery.spec("a"), nursery.spec("b", hold))
+    with supervising(children=children, sequential=True) as boss, hold:
+        nursery.loops["b"][0].feed("held")
+        hold.wait_reached()
+        target = boss if whom == "supervisor" else boss.child("b")
+        stopped = target.send(ShutdownRequest())
+        nursery.loops["b"][0].stop_asked.wait(timeout=5)
+
+        statuses = check_health([info.ref for info in boss.children()], timeout=5)
+
+        assert not hold.is_released
+        assert [status.state for status in statuses] == ["running", "stopping"]
+        assert states(boss) == {"a": "up", "b": "stopping"}
+        assert health(boss).state is (LoopState.STOPPING if whom == "supervisor" else LoopState.RUNNING)
+        hold.release()
+        assert stopped.wait(timeout=5).clean_shutdown
+
+
+def test_while_a_plain_actor_is_stopping_everybody_answers() -> None:
+    class Slow(pykka.ThreadingActor):
+        def on_stop(self) -> None:
+            hold()
+
+    nursery, hold = Nursery(), Hold()
+    children = (ChildSpec(id="slow", actor=Slow), nursery.spec("b"))
+    with supervising(children=children) as boss, hold:
+        stopped = boss.child("slow").stop(block=False)
+        hold.wait_reached()
+
+        status, seen = everybody_answers(boss, hold)
+
+        assert (status.state, seen["slow"]) == (LoopState.STOPPING, "stopping")
+        hold.release()
+        assert stopped.wait(timeout=5)
