@@ -28,7 +28,7 @@ from loopwarden.actors._messages import (
 )
 from loopwarden.actors._patience import in_time
 from loopwarden.actors._recovery import GivenBack, Recovery
-from loopwarden.actors._runnable import SupportsProcess, SupportsRun, check_loop
+from loopwarden.actors._runnable import SupportsRun, can_process, check_loop
 from loopwarden.actors._state import Lifecycle, LifeEvent, LoopState
 from loopwarden.actors._stopper import Stopper
 from loopwarden.actors._vitals import Vitals
@@ -216,7 +216,7 @@ class LoopActor(ControlActor):
 
     def _process(self, body: object) -> Deferred:
         loop = self.loop
-        if not isinstance(loop, SupportsProcess):
+        if not can_process(loop):
             raise cannot_process(self.name, "ProcessRequest", loop)
         state = self.lifecycle.state
         if state not in {LoopState.STARTING, LoopState.RUNNING}:

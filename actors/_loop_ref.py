@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from loopwarden.actors._ref import ControlRef
-from loopwarden.actors._runnable import SupportsProcess
+from loopwarden.actors._runnable import can_process
 from loopwarden.actors._state import LoopState
 from loopwarden.errors import UnsupportedRequestError
 
@@ -42,7 +42,7 @@ class LoopRef(ControlRef):
         """
         if not callable(work):
             raise TypeError(f"post() takes something to call, got {work!r}")
-        if not isinstance(self._loop, SupportsProcess):
+        if not can_process(self._loop):
             raise cannot_process(self.name, "post()", self._loop)
         return self._lifecycle.state is LoopState.RUNNING and self._loop.post(work)
 

@@ -9,7 +9,7 @@ from loopwarden._ticket import Ticket, write
 from loopwarden.actors._helper import run_within
 from loopwarden.actors._mailbox_worker import FENCE_AFTER
 from loopwarden.actors._messages import AbandonResult
-from loopwarden.actors._runnable import SupportsRecovery
+from loopwarden.actors._runnable import can_recover
 from loopwarden.actors._zombies import ZOMBIES
 from loopwarden.errors import LoopAbandonedError
 
@@ -53,7 +53,7 @@ class Recovery:
         clock: Clock,
         put: Callable[[object], None],
     ) -> None:
-        self._loop = loop if isinstance(loop, SupportsRecovery) else None
+        self._loop = loop if can_recover(loop) else None
         self._name = name
         self._vitals = vitals
         self._ended = ended

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, final
 from loopwarden._log import report
 from loopwarden._ticket import Ticket
 from loopwarden.actors._helper import Helper
-from loopwarden.actors._runnable import SupportsProcess, shutdown_nowait_of
+from loopwarden.actors._runnable import can_process, shutdown_nowait_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -102,7 +102,7 @@ class Stopper:
                 # A loop that says it is running has its entrance behind it, and will not clear the stop.
                 is_running = getattr(self._loop, "running", False) is True
                 self._loop.shutdown(timeout=timeout if is_running else min(timeout, reminder))
-                heard = isinstance(self._loop, SupportsProcess)  # which promises to remember it
+                heard = can_process(self._loop)  # which promises to remember it
             except BaseException as error:  # noqa: BLE001  isolates user code
                 self.error = error
                 report(logging.ERROR, "shutdown() of loop %r raised", self._name, error=error)

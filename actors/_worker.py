@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING, final
 
 from loopwarden._ticket import Ticket
-from loopwarden.actors._runnable import SupportsProcess
+from loopwarden.actors._runnable import can_process
 from loopwarden.actors._state import Lifecycle, LifeEvent, LoopState
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Worker:
             _, state = self._lifecycle.move(LifeEvent.ENTER)
             # A loop that was stopped before it ran is run only if it is known to remember that: other people's
             # `run` may begin by clearing the very flag that `shutdown` has set.
-            if state is LoopState.RUNNING or isinstance(self._loop, SupportsProcess):
+            if state is LoopState.RUNNING or can_process(self._loop):
                 self._entered()
                 self._loop.run()
         except BaseException as error:  # noqa: BLE001  isolates user code
