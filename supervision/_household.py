@@ -20,12 +20,14 @@ from loopwarden.supervision._reports import (
     Ended,
     Entered,
     FromBelow,
+    Hurry,
     LifeReport,
     Made,
     Report,
     Retry,
     TimedOut,
 )
+from loopwarden.supervision._stops import Stops
 from loopwarden.supervision._tenure import Tenure
 from loopwarden.supervision._verdict import ChildExit, ExitReason, exit_of
 
@@ -75,6 +77,7 @@ class Household:
         self.directory = Directory(supervisor, clock)
         #: What became of messages when children were stopped.
         self.fates: list[MessageFate] = []
+        self._stops = Stops(clock, put)
         self._crew = Crew(f"{spec.name}-crew", clock.blocking)
         self._dice = random.Random()  # noqa: S311  spreads restarts, guards nothing
         self._tenures: dict[int, Tenure] = {}
@@ -132,6 +135,8 @@ class Household:
         match report:
             case Retry():
                 self._carry_out(self.family.retry(report.child, report.incarnation))
+            case Hurry():
+                self._stops.hurry()
             case FromBelow():
                 self.log.add(report.event)
             case Abandoned():
@@ -226,7 +231,7 @@ class Household:
             tenure.is_stopping = True
             self._put(TimedOut(tenure.incarnation))
         else:
-            tenure.stop(wanted, self._clock)
+            self._stops.add(tenure, wanted)
 
     def abandon(self, tenure: Tenure, reason: str) -> None:
         """Give a child up."""
@@ -255,6 +260,7 @@ class Household:
 
     def close(self) -> None:
         """Let go of everything; of children that are still there, because the supervisor was lost, ask the end."""
+        self._stops.close()
         for tenure in tuple(self._tenures.values()):
             tenure.cancel_timer()
             if tenure.life is not None:
@@ -304,6 +310,7 @@ class Household:
         """Note that a tenure has ended."""
         del self._tenures[tenure.incarnation]
         tenure.cancel_timer()
+        self._stops.ended(tenure.incarnation)
         self._wanted.pop(tenure.spec.id, None)
         self._in_hand = () if tenure.life is None else tenure.life.in_hand()
         result = self.directory.keep_result(tenure.spec.id, tenure.life, cause)

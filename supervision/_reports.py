@@ -72,6 +72,12 @@ class Retry:
 
 @final
 @dataclass(frozen=True, slots=True)
+class Hurry:
+    """Children are slow to stop: those that have not been told are to be told now."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
 class Abandoned:
     """A worker of a child was given up, as somebody had asked."""
 
@@ -89,7 +95,7 @@ class FromBelow:
 
 
 LifeReport: TypeAlias = Made | Entered | Ended | TimedOut
-Report: TypeAlias = LifeReport | Retry | Abandoned | FromBelow
+Report: TypeAlias = LifeReport | Retry | Hurry | Abandoned | FromBelow
 
 
 @final
