@@ -68,7 +68,8 @@ class Worker:
             _, state = self._lifecycle.move(LifeEvent.ENTER)
             # A loop that was stopped before it ran is run only if it is known to remember that: other people's
             # `run` may begin by clearing the very flag that `shutdown` has set.
-            if state is LoopState.RUNNING or can_process(self._loop):
+            loop: object = self._loop
+            if state is LoopState.RUNNING or can_process(loop):
                 self._entered()
                 self._loop.run()
         except BaseException as error:  # noqa: BLE001  isolates user code
