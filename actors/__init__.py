@@ -5,13 +5,13 @@ from __future__ import annotations
 from loopwarden._heartbeat import Heartbeat
 from loopwarden._ticket import Ticket, wait_all
 from loopwarden.actors._actor import ActorExit, ControlActor, Deferred
+from loopwarden.actors._current import beat, stop_asked
 from loopwarden.actors._dlq_consumer import DLQConsumer
 from loopwarden.actors._eval_loop import EvalLoop, EvalResult, Sample
 from loopwarden.actors._inlet import Inlet
 from loopwarden.actors._loop_actor import LoopActor
 from loopwarden.actors._loop_ref import LoopRef
 from loopwarden.actors._mailbox_loop import MailboxLoop
-from loopwarden.actors._mailbox_worker import beat, stop_asked
 from loopwarden.actors._main_loop import AgentLoop, MainLoop
 from loopwarden.actors._messages import (
     AbandonRequest,

@@ -82,6 +82,8 @@ class MailboxLoop(Generic[T]):
             raise TypeError(f"handler must be something to call, got {handler!r}")
         if inspect.iscoroutinefunction(handler) or inspect.isgeneratorfunction(handler):
             raise TypeError(f"handler must be a plain function, but {handler!r} is a coroutine function or a generator")
+        if not isinstance(crash_on, tuple) or not all(isinstance(each, type) for each in crash_on):  # pyright: ignore[reportUnnecessaryIsInstance]  a caller without types
+            raise TypeError(f"crash_on must be a tuple of exception classes, got {crash_on!r}")
         self._lease = visibility_timeout
         self._wait = wait_time_seconds
         self._source = source

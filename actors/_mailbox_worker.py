@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, final
 from loopwarden._heartbeat import Heartbeat
 from loopwarden._log import describe, report
 from loopwarden._ticket import Ticket
+from loopwarden.actors._current import current
 from loopwarden.actors._progress import MessageFate, Progress
 from loopwarden.errors import (
     MailboxClosedError,
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from loopwarden.clock import Clock
     from loopwarden.mailbox import Message
 
-__all__ = ["MailboxWorker", "Source", "beat", "stop_asked"]
+__all__ = ["MailboxWorker", "Source"]
 
 T = TypeVar("T")
 
@@ -51,32 +52,6 @@ class Source(Protocol[T]):
     def receive(
         self, *, max_messages: int, visibility_timeout: float, wait_time_seconds: float, token: Token
     ) -> Sequence[Message[T, Any]]: ...
-
-
-class _Current(threading.local):
-    """The worker that this thread is."""
-
-    worker: MailboxWorker | None = None
-
-
-_current = _Current()
-
-
-def beat() -> None:
-    """Say, from inside a handler, that the work goes on: it is not stalled, and its lease is extended.
-
-    Outside of a handler it does nothing.
-    """
-    if _current.worker is not None:
-        _current.worker.heartbeat.beat()
-
-
-def stop_asked() -> bool:
-    """Say, inside a handler, whether its worker was told to stop: a long one may then raise, and is tried again.
-
-    Outside of a handler it is false.
-    """
-    return _current.worker is not None and _current.worker.token.stopped
 
 
 @final
@@ -165,7 +140,8 @@ class MailboxWorker:
     def run(self, max_iterations: int | None, visibility_timeout: float, wait_time_seconds: float) -> None:
         """Poll and work until the stop, the close of the mailbox, or ``max_iterations`` polls."""
         failures = 0
-        _current.worker = self
+        before = current.heartbeat
+        current.heartbeat, current.is_stopped = self.heartbeat, lambda: self.token.stopped
         self.progress.thread_id = threading.get_ident()
         try:
             for _ in itertools.count() if max_iterations is None else range(max_iterations):
@@ -189,7 +165,7 @@ class MailboxWorker:
         finally:
             self.return_unstarted()
             self.progress.quiet_until = math.inf  # who has gone home is not stalled
-            _current.worker = None
+            current.heartbeat, current.is_stopped = before, None
 
     def _is_done(self) -> bool:
         return self.is_abandoned or self._is_stopped() or self.token.stopped or self._source.closed

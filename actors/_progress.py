@@ -94,8 +94,8 @@ class Progress:
         self.worker = next(_workers)
         #: The thread that does the work, if the loop says which; otherwise it is the one that runs the loop.
         self.thread_id: int | None = None
-        #: Until when it may be silent, because it waits for something; without end until it first works.
-        self.quiet_until = math.inf
+        #: Until when it may be silent, because it waits for something.
+        self.quiet_until = clock.monotonic()
         #: The worker's own heartbeat, if the loop has several workers.
         self.heartbeat = heartbeat
         # One tuple, replaced as a whole, so that a reader never sees half of a change.

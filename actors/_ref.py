@@ -159,4 +159,6 @@ def check_health(refs: Iterable[ControlRef], timeout: float | None = 5.0) -> lis
     Raises:
         TicketTimeoutError: if not all have answered by then; it says how many have not.
     """
+    if isinstance(refs, ControlRef):
+        raise TypeError("check_health() takes a list of refs, got a single one")
     return wait_all([ref.send(HealthCheckRequest()) for ref in refs], timeout)

@@ -6,6 +6,7 @@ import threading
 from typing import TYPE_CHECKING, final
 
 from loopwarden._ticket import Ticket
+from loopwarden.actors._current import current
 from loopwarden.actors._runnable import can_process
 from loopwarden.actors._state import Lifecycle, LifeEvent, LoopState
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from loopwarden._blocking import Blocking
+    from loopwarden._heartbeat import Heartbeat
     from loopwarden.actors._runnable import SupportsRun
 
 __all__ = ["Worker"]
@@ -39,6 +41,7 @@ class Worker:
         self._loop = loop
         self._lifecycle = lifecycle
         self._entered = entered
+        self._heartbeat: Heartbeat | None = getattr(loop, "heartbeat", None)
         self._report = report
         self._name = name
         self._blocking = blocking
@@ -71,6 +74,7 @@ class Worker:
             loop: object = self._loop
             if state is LoopState.RUNNING or can_process(loop):
                 self._entered()
+                current.heartbeat = self._heartbeat
                 self._loop.run()
         except BaseException as error:  # noqa: BLE001  isolates user code
             cause = error

@@ -27,6 +27,8 @@ from loopwarden.supervision._requests import (
     WhichChildRequest,
 )
 from loopwarden.supervision._scope import DaemonScope, daemon_scope
+from loopwarden.supervision._shutdown_coordinator import ShutdownCoordinator
+from loopwarden.supervision._signal_relay import SignalRelay
 from loopwarden.supervision._spec import ChildSpec, SupervisorOptions, SupervisorSpec
 from loopwarden.supervision._supervisor import Supervisor
 from loopwarden.supervision._supervisor_ref import SupervisorRef
@@ -48,6 +50,8 @@ __all__ = [
     "DaemonScope",
     "ExitCode",
     "ReaperActor",
+    "ShutdownCoordinator",
+    "SignalRelay",
     "StallPolicy",
     "WatchdogActor",
     "daemon_scope",

@@ -13,10 +13,11 @@ from pydantic import BaseModel, ConfigDict
 from loopwarden._log import describe, report
 from loopwarden._ticket import Ticket, write
 from loopwarden.actors import InHand
+from loopwarden.errors import ActorDeadError, TicketTimeoutError
 from loopwarden.supervision._effects import EventKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from loopwarden._blocking import Blocking
     from loopwarden.clock import Clock
@@ -65,13 +66,14 @@ def stack_of(error: BaseException | None) -> str | None:
 
 @final
 class EventStream:
-    """Events in order, from the subscription on, for one reader."""
+    """Events in order, from the subscription on, for one reader: ``for event in stream`` ends with the supervisor."""
 
     def __init__(self, blocking: Blocking) -> None:
         self._blocking = blocking
         self._lock = blocking.lock()  # guards _events together with _waiting
         self._events: deque[SupervisionEvent] = deque(maxlen=KEPT)
         self._waiting: Ticket[None] | None = None
+        self._is_closed = False
 
     def put(self, event: SupervisionEvent) -> None:
         """Add an event and wake the reader; the oldest goes if nobody reads."""
@@ -81,18 +83,25 @@ class EventStream:
         if waiting is not None:
             write(waiting)
 
+    def close(self) -> None:
+        """Note that there will be no more; wakes the reader, who still gets what is there."""
+        with self._lock:
+            self._is_closed = True
+            waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            write(waiting)
+
     def get(self, timeout: float | None = None) -> SupervisionEvent:
         """Return the next event.
 
         Raises:
             TicketTimeoutError: if there is none after ``timeout`` real seconds.
+            ActorDeadError: if there are no more, because the supervisor has ended.
         """
-        while True:
-            with self._lock:
-                if self._events:
-                    return self._events.popleft()
-                waiting = self._waiting = Ticket(self._blocking)
-            waiting.wait(timeout)  # woken by put
+        event = self._next(timeout)
+        if event is None:
+            raise ActorDeadError(f"the supervisor of {self!r}")
+        return event
 
     def wait_for(
         self, kind: EventKind | str, child: str | None = None, timeout: float | None = 5.0
@@ -100,12 +109,37 @@ class EventStream:
         """Return the next event of that kind, dropping those before it.
 
         Raises:
-            TicketTimeoutError: if nothing happens for ``timeout`` real seconds.
+            ValueError: if there is no such kind.
+            TicketTimeoutError: if nothing happens for ``timeout`` real seconds; it says what has happened.
+            ActorDeadError: if there are no more, because the supervisor has ended.
         """
+        kind, dropped = EventKind(kind), deque[str](maxlen=10)
         while True:
-            event = self.get(timeout)
-            if event.kind == kind and child in {None, event.child}:
+            try:
+                event = self.get(timeout)
+            except TicketTimeoutError:
+                whose = "" if child is None else f" of child {child!r}"
+                before = ", ".join(dropped) or "nothing"
+                text = f": no {kind.value!r}{whose}, but {before}"
+                raise TicketTimeoutError(timeout or 0.0, text) from None
+            if event.kind is kind and child in {None, event.child}:
                 return event
+            dropped.append(f"{event.kind.value} {event.child}")
+
+    def __iter__(self) -> Iterator[SupervisionEvent]:
+        """Return the events as they happen, until the supervisor has ended."""
+        while (event := self._next(None)) is not None:
+            yield event
+
+    def _next(self, timeout: float | None) -> SupervisionEvent | None:
+        while True:
+            with self._lock:
+                if self._events:
+                    return self._events.popleft()
+                if self._is_closed:
+                    return None
+                waiting = self._waiting = Ticket(self._blocking)
+            waiting.wait(timeout)  # woken by put and close
 
     def __repr__(self) -> str:
         return f"<EventStream, {len(self._events)} unread>"
@@ -152,6 +186,12 @@ class EventLog:
     def unsubscribe(self, listener: EventStream | pykka.ActorRef[Any]) -> None:
         """Tell it no more."""
         self._listeners = [each for each in self._listeners if each is not listener]
+
+    def close(self) -> None:
+        """Let the streams end."""
+        for listener in self._listeners:
+            if isinstance(listener, EventStream):
+                listener.close()
 
     @property
     def kept(self) -> tuple[SupervisionEvent, ...]:

@@ -223,7 +223,8 @@ class Family:
             return
         restarts = admit(self._restarts, now, self.spec.intensity, self.spec.period)
         if restarts is None:
-            self._give_up(child, EventKind.GAVE_UP, "failed too often", error)
+            why = "failed too often" if error is not None else f"ended too often, and is {child.spec.restart}"
+            self._give_up(child, EventKind.GAVE_UP, why, error)
             return
         child.history, self._restarts = own, restarts
         child.failures += 1
@@ -279,6 +280,7 @@ class Family:
             elif child.state is not ChildState.DOWN:
                 self._answer(child.start_waiters, ChildUnavailableError(child.id, self.phase.value))
                 self._set_down(child, After.KEEP)
+                self._note(EventKind.TERMINATED, child)
 
     def _advance(self) -> list[Effect]:
         """Do what can be done now, and return all that is to be done."""

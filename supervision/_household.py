@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from typing import TYPE_CHECKING, Any, assert_never, final
 
+from loopwarden._log import report
 from loopwarden._ticket import Ticket, write
 from loopwarden.actors._zombies import ZOMBIES
 from loopwarden.errors import ChildNotFoundError
@@ -75,8 +77,9 @@ class Household:
         self.family = Family(spec)
         self.log = EventLog(spec.name, clock)
         self.directory = Directory(supervisor, clock)
-        #: What became of messages when children were stopped.
+        #: What became of messages when children were stopped, and which children did not stop as they should.
         self.fates: list[MessageFate] = []
+        self.unclean: list[str] = []
         self._stops = Stops(clock, put)
         self._crew = Crew(f"{spec.name}-crew", clock.blocking)
         self._dice = random.Random()  # noqa: S311  spreads restarts, guards nothing
@@ -85,6 +88,7 @@ class Household:
         self._wanted: dict[str, float] = {}  # seconds that whoever asked for the end allows
         self._in_hand: tuple[InHand, ...] = ()
         self._is_killing = False
+        self._budget = 0.0  # seconds that whoever stops the supervisor allows
 
     # What is asked for; each ticket resolves when it is done.
 
@@ -117,8 +121,9 @@ class Household:
             lambda waiter: self.family.terminate_child(child_id, waiter), lambda: self.directory.last_result(child_id)
         )
 
-    def stop(self) -> None:
-        """Stop all children, and then finish."""
+    def stop(self, budget: float = 0.0) -> None:
+        """Stop all children, and then finish; those whose spec says nothing else have ``budget`` seconds."""
+        self._budget = max(self._budget, budget)
         self._carry_out(self.family.stop())
 
     def kill(self, reason: str) -> None:
@@ -191,6 +196,7 @@ class Household:
         elif made.error is not None:
             self._carry_out(self.family.start_failed(child, incarnation, made.error, now, roll))
         else:
+            report(logging.WARNING, "start of child %r returned None, which means not now: it is not running", child)
             self._carry_out(self.family.ignored(child, incarnation))
 
     # What the family wants.
@@ -226,7 +232,7 @@ class Household:
         tenure.begin(self._crew, lambda: make_life(effect.spec, self._clock, effect.restarts))
 
     def _stop(self, tenure: Tenure) -> None:
-        wanted = self._wanted.pop(tenure.spec.id, 0.0)
+        wanted = self._wanted.pop(tenure.spec.id, self._budget if tenure.spec.shutdown is None else 0.0)
         if self._is_killing or tenure.spec.shutdown == "brutal_kill":
             tenure.is_stopping = True
             self._put(TimedOut(tenure.incarnation))
@@ -269,6 +275,7 @@ class Household:
             timer.cancel()
         self._crew.close()
         self.directory.close()
+        self.log.close()
 
     def _publish(self, child_id: str) -> None:
         child = self.family.roster.children.get(child_id)
@@ -316,8 +323,16 @@ class Household:
         result = self.directory.keep_result(tenure.spec.id, tenure.life, cause)
         if tenure.is_stopping:
             self.fates.extend(result.fates)
+            if not result.clean_shutdown:
+                self.unclean.append(tenure.spec.id)
 
     def _note(self, note: Note) -> None:
+        if note.kind is EventKind.START_FAILED:
+            report(logging.WARNING, "child %r could not be started", note.child, error=note.error)
+        elif note.kind is EventKind.RESTARTING:
+            report(logging.INFO, "child %r is started again in %.1f s", note.child, note.delay)
+        elif note.kind is EventKind.CHILD_GAVE_UP:
+            report(logging.ERROR, "child %r failed too often, and stays down", note.child, error=note.error)
         self.log.note(
             note.kind,
             note.child,

@@ -85,11 +85,19 @@ class ReaperActor(ControlActor):
     """
 
     def __init__(self, mailboxes: Iterable[SupportsReap], *, clock: Clock = SYSTEM_CLOCK) -> None:
+        if hasattr(mailboxes, "reap"):
+            raise TypeError("mailboxes must be a list of mailboxes, got a single one")
+        boxes = tuple(mailboxes)
+        for mailbox in boxes:
+            if not callable(getattr(mailbox, "reap", None)):
+                raise TypeError(
+                    f"mailboxes must be mailboxes, as open_mailbox() makes them, got {mailbox!r} among them"
+                )
         super().__init__(clock=clock)
         self._thread_name = "loopwarden-reaper"
         self._rounds = {
             number: _Round(mailbox, Helper(f"{mailbox.name}-reaper", clock.blocking))
-            for number, mailbox in enumerate(mailboxes)
+            for number, mailbox in enumerate(boxes)
         }
         self._backoff = Backoff()
         #: Messages that were brought back, and that became dead letters.

@@ -59,6 +59,7 @@ class DaemonScope:
         self._timeout = timeout
         self._clock = clock
         self._owned: list[tuple[str, ControlActor]] = []
+        self._is_over = False
 
     def spawn(self, daemon: ControlActor | Callable[[Token], object], name: str | None = None) -> ControlRef:
         """Start a daemon and return when it is running.
@@ -71,6 +72,8 @@ class DaemonScope:
         Raises:
             StartFailed: if it cannot be started.
         """
+        if self._is_over:
+            raise RuntimeError(f"{self!r} is over: nobody would stop what it starts now")
         if isinstance(daemon, ControlActor):
             if daemon.is_launched:
                 raise TypeError(f"a scope owns what it has started itself, but {daemon} runs already")
@@ -128,6 +131,7 @@ class DaemonScope:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
+        self._is_over = True
         errors = self._stop(self._timeout)
         if errors:
             raise BaseExceptionGroup("daemons have failed", [*([] if error is None else [error]), *errors]) from None

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, Self, TypeAlias, TypedDict, cast
 
 import pykka
-from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    model_validator,
+)
 from typing_extensions import override
 
 from loopwarden._backoff import Backoff
@@ -23,6 +31,11 @@ _Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 _Period = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _Patience = Annotated[float, Field(ge=0)]
 _Count = Annotated[int, Field(ge=0)]
+
+
+def _as_tuple(children: object) -> object:
+    """Take a list as well."""
+    return tuple(cast("list[object]", children)) if isinstance(children, list) else children
 
 
 class _Spec(BaseModel):
@@ -111,7 +124,7 @@ class SupervisorSpec(_Spec):
     intensity: _Count | None = 3
     period: _Period = 30.0
     auto_shutdown: AutoShutdown = "never"
-    children: tuple[ChildSpec, ...] = ()
+    children: Annotated[tuple[ChildSpec, ...], BeforeValidator(_as_tuple)] = ()
     #: What a pool is made of: its children are all alike, and `ResizeRequest` says how many there are.
     template: ChildSpec | None = None
     #: How long to wait before a child is started again; None means not at all, as in Erlang.
@@ -147,7 +160,7 @@ class SupervisorOptions(TypedDict, total=False):
     intensity: int | None
     period: float
     auto_shutdown: AutoShutdown
-    children: tuple[ChildSpec, ...]
+    children: Sequence[ChildSpec]
     template: ChildSpec | None
     backoff: Backoff | None
     reset_after: float

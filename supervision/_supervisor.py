@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, cast, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 from typing_extensions import Unpack, override
 
@@ -88,7 +88,7 @@ class Supervisor(ControlActor):
     has_children = True
 
     def __init__(self, name: str, *, clock: Clock = SYSTEM_CLOCK, **options: Unpack[SupervisorOptions]) -> None:
-        self.spec = SupervisorSpec(name=name, **options)
+        self.spec = SupervisorSpec(name=name, **cast("Any", options))
         self.name = name
         super().__init__(clock=clock)
         self._thread_name = f"{name}-supervisor"
@@ -131,12 +131,18 @@ class Supervisor(ControlActor):
     def open(
         cls, name: str, *, clock: Clock = SYSTEM_CLOCK, **options: Unpack[SupervisorOptions]
     ) -> Generator[SupervisorRef, None, None]:
-        """Start a supervisor for a ``with`` block, at the end of which everything that it has started is gone."""
+        """Start a supervisor for a ``with`` block, at the end of which everything that it has started is gone.
+
+        Raises:
+            SupervisorGaveUp: at the end of the block, if it gave up and nobody has heard of that from `wait`.
+        """
         ref = cls.start(name, clock=clock, **options)
         try:
             yield ref
         finally:
             ref.stop()
+        if not ref.has_told:
+            ref.wait()
 
     @override
     def launch(self) -> SupervisorRef:
@@ -189,7 +195,7 @@ class Supervisor(ControlActor):
                 return self._shut_down(message.timeout)
             case StopSoon():
                 self._was_asked = True
-                self._asked_to_stop()
+                self._begin_stop(message.timeout)
                 return None
             case ShutdownConfirmRequest():
                 return Deferred(self._final)
@@ -287,7 +293,7 @@ class Supervisor(ControlActor):
 
     def _shut_down(self, timeout: float) -> Deferred:
         self._was_asked = True
-        self._asked_to_stop()
+        self._begin_stop(timeout)
         late = self._result
         return Deferred(
             in_time(self._final, timeout, lambda: late(clean=False), self.clock, f"the shutdown of {self._actor_ref}")
@@ -295,18 +301,22 @@ class Supervisor(ControlActor):
 
     @override
     def _asked_to_stop(self) -> None:
+        self._begin_stop(0.0)
+
+    def _begin_stop(self, budget: float) -> None:
         if self._stopping_since is None:
             self._stopping_since = self.clock.monotonic()
-        self._household.stop()
+        self._household.stop(budget)
 
     def _result(self, *, clean: bool, error: BaseException | None = None) -> ShutdownResult:
-        since = self._stopping_since
+        since, unclean = self._stopping_since, self._household.unclean
+        text = f"not stopped cleanly: {', '.join(unclean)}" if unclean else None
         return ShutdownResult(
             loop_name=self.name,
-            clean_shutdown=clean,
+            clean_shutdown=clean and not unclean,
             duration=0.0 if since is None else self.clock.monotonic() - since,
             fates=tuple(self._household.fates),
-            error=None if error is None else describe(error),
+            error=text if error is None else describe(error),
         )
 
     @override

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from loopwarden.actors import ControlRef
+from loopwarden.errors import TicketTimeoutError
 from loopwarden.supervision._events import EventStream
 from loopwarden.supervision._requests import (
     ChildInfo,
@@ -15,6 +16,7 @@ from loopwarden.supervision._requests import (
     StartChildRequest,
     SubscribeRequest,
     WhichChildrenRequest,
+    WhichChildRequest,
 )
 
 if TYPE_CHECKING:
@@ -31,6 +33,8 @@ class SupervisorRef(ControlRef):
 
     def __init__(self, actor: Supervisor) -> None:
         self.name = actor.name
+        #: True once `wait` has raised what ended the supervisor.
+        self.has_told = False
         super().__init__(actor)
 
     @property
@@ -66,9 +70,9 @@ class SupervisorRef(ControlRef):
         """Return the stable ref of a child.
 
         Raises:
-            KeyError: if there is none of that id.
+            ChildNotFoundError: if there is none of that id.
         """
-        return {info.id: info.ref for info in self.children(timeout)}[child_id]
+        return self.send(WhichChildRequest(id=child_id)).wait(timeout).ref
 
     def events(self, timeout: float | None = 5.0) -> tuple[SupervisionEvent, ...]:
         """Return the last events, oldest first."""
@@ -88,8 +92,11 @@ class SupervisorRef(ControlRef):
             StartFailed: if one of its first children could not be started.
             TicketTimeoutError: if it has not ended after ``timeout`` real seconds.
         """
-        cause = self.ended.wait(timeout).cause
+        if not self.ended.wait_ready(timeout):
+            raise TicketTimeoutError(timeout or 0.0, f" from {self}, which has not ended")
+        cause = self.ended.wait(0).cause
         if cause is not None:
+            self.has_told = True
             raise cause
 
     @override

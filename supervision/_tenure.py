@@ -71,7 +71,8 @@ class Tenure:
         self.is_stopping = True
         patience = self.patience(wanted)
         if self.life is not None:
-            self.life.stop(patience)
+            # A supervisor below is not cut short, but its children are told how long they have.
+            self.life.stop(wanted if self.is_supervisor else patience)
         if patience == math.inf:
             return
         try:

@@ -16,6 +16,7 @@ from loopwarden.actors import (
     ZOMBIES,
     AbandonRequest,
     ControlActor,
+    ControlRef,
     HealthCheckRequest,
     RecallRequest,
     StallReport,
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from loopwarden._ticket import Ticket
-    from loopwarden.actors import ControlRef, HealthStatus, WorkerStatus
+    from loopwarden.actors import HealthStatus, WorkerStatus
     from loopwarden.supervision._requests import ChildInfo
 
 __all__ = ["WatchdogActor"]
@@ -99,9 +100,17 @@ class WatchdogActor(ControlActor):
         leave: Callable[[int], object] = os._exit,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
+        if isinstance(watch, ControlRef):
+            raise TypeError("watch must be a list of refs, got a single one")
         self._watch = tuple(watch)
+        for ref in self._watch:
+            if not isinstance(ref, ControlRef):  # pyright: ignore[reportUnnecessaryIsInstance]  a caller without types
+                raise TypeError(f"watch must be refs of loops and supervisors, got {ref!r} among them")
         self._policy = StallPolicy(threshold=float(stall_threshold))
         self._policies = dict(policies or {})
+        for name, policy in self._policies.items():
+            if not isinstance(policy, StallPolicy):  # pyright: ignore[reportUnnecessaryIsInstance]  a caller without types
+                raise TypeError(f"the policy of loop {name!r} must be a StallPolicy, got {policy!r}")
         if interval <= 0:
             raise ValueError(f"interval must be more than 0 seconds, got {interval!r}")
         if max_zombies < 0:
@@ -117,6 +126,7 @@ class WatchdogActor(ControlActor):
         # What was done about which silence: by loop and worker, the heartbeat it began with and the last step.
         self._climbed: dict[str, dict[int, tuple[float, Rung]]] = {}
         self._seen: set[str] = set()
+        self._unwatched: set[str] = set()
         self._seen_before: set[str] = set()
         self._is_leaving = False
 
@@ -211,6 +221,9 @@ class WatchdogActor(ControlActor):
         """Take the next step about a worker; return what was done about its silence so far."""
         last, silent_for = worker.last_heartbeat, worker.silent_for
         if last is None or silent_for is None:
+            if ref.actor_urn not in self._unwatched:
+                self._unwatched.add(ref.actor_urn)
+                report(logging.INFO, "loop %r has no heartbeat, so it is not watched", loop_name)
             return None
         if climbed is None or climbed[0] != last:  # it has shown a sign of life since
             climbed = (last, Rung.NONE)

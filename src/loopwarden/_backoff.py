@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import final
 
@@ -21,6 +22,16 @@ class Backoff:
     maximum: float = 60.0
     #: The share of a delay that chance may add or take away.
     jitter: float = 0.2
+
+    def __post_init__(self) -> None:
+        for name in ("minimum", "maximum", "jitter"):
+            value = getattr(self, name)
+            if type(value) not in {int, float} or not 0 <= value < math.inf:
+                raise ValueError(f"{name} of a back-off must be a number from 0 on, got {value!r}")
+        if self.minimum > self.maximum:
+            raise ValueError(f"minimum of a back-off must not be more than maximum, got {self!r}")
+        if self.jitter > 1:
+            raise ValueError(f"jitter of a back-off is a share from 0 to 1, got {self.jitter!r}")
 
     def delay(self, attempt: int, roll: float) -> float:
         """Return the seconds to wait after the ``attempt``-th failure.

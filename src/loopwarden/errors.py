@@ -212,7 +212,7 @@ class ChildUnavailableError(SupervisionError):
     """
 
     def __init__(self, child: str, state: str, retry_at: float | None = None) -> None:
-        super().__init__(child, f"is {state}" + ("" if retry_at is None else f", and is started again at {retry_at:g}"))
+        super().__init__(child, f"is {state}" + ("" if retry_at is None else ", and is started again after a delay"))
         self.state = state
         self.retry_at = retry_at
 

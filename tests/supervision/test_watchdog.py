@@ -312,6 +312,8 @@ def test_of_eight_workers_seven_go_on_and_the_loop_is_not_restarted(
         hold.wait_reached()
         for body in range(50):
             handler.finished(body).wait(timeout=5)
+        while [each.activity for each in health(loop).workers].count(Activity.POLLING) < 7:
+            assert loop.is_alive()  # those that have finished are not at their next poll yet, and time is to stand still
         before = {each.worker for each in health(loop).workers}
         with Watch(clock, root) as watch:
             watch.look(12)
@@ -419,7 +421,7 @@ def test_a_handler_that_looks_whether_it_is_to_stop_lets_go_when_it_is_recalled(
         raise InterruptedError("recalled")
 
     loop = root.spawn(
-        spec("one", lambda: MailboxLoop(jobs, handle, backoff=Backoff(minimum=100, jitter=0), clock=clock))
+        spec("one", lambda: MailboxLoop(jobs, handle, backoff=Backoff(minimum=100, maximum=100, jitter=0), clock=clock))
     )
     entered.wait(timeout=5)
     with Watch(clock, root) as watch:

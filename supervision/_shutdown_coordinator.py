@@ -1,0 +1,128 @@
+"""`ShutdownCoordinator`: one place that hears of the end, and tells everybody who registered."""
+
+from __future__ import annotations
+
+import logging
+import signal
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar, final
+
+from loopwarden._blocking import SYSTEM
+from loopwarden._log import report
+from loopwarden._ticket import Ticket, write
+from loopwarden.actors._helper import run_apart
+from loopwarden.clock import SYSTEM_CLOCK
+from loopwarden.supervision._signal_relay import SignalRelay
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["ShutdownCoordinator"]
+
+#: Seconds after which the next callback is called although the one before has not returned: callbacks are called in
+#: their order, but one that waits for its loop must not take the time of the others.
+TURN = 0.05
+
+
+@final
+class ShutdownCoordinator:
+    """Hears SIGTERM and SIGINT, and calls what was registered, in that order, once.
+
+    Callbacks are called on threads of their own, never in a signal handler, so they may block and use locks. One that
+    is registered after the trigger is called at once, by whoever registers it.
+
+    >>> coordinator = ShutdownCoordinator.install()
+    >>> coordinator.register(lambda: print("stopping"))
+    >>> coordinator.trigger()
+    stopping
+    >>> ShutdownCoordinator.reset()
+    """
+
+    _instance: ClassVar[ShutdownCoordinator | None] = None
+    _class_lock: ClassVar = SYSTEM.lock()  # guards _instance
+
+    def __init__(self, signals: tuple[signal.Signals, ...] = ()) -> None:
+        self._lock = SYSTEM.lock()  # guards _callbacks together with _triggered
+        self._callbacks: list[Callable[[], object]] = []
+        self._triggered = False
+        #: What hears the signals.
+        self.relay = SignalRelay(self._hear, signals)
+
+    @classmethod
+    def install(cls, *, signals: tuple[signal.Signals, ...] = (signal.SIGTERM, signal.SIGINT)) -> ShutdownCoordinator:
+        """Return the coordinator, hearing ``signals`` from the first call on; later calls change nothing.
+
+        Off the main thread no signal can be heard: it warns, and only `trigger` triggers.
+        """
+        with cls._class_lock:
+            coordinator = cls._instance
+            if coordinator is None:
+                coordinator = cls._instance = cls(signals)
+                coordinator.relay.open()
+        return coordinator
+
+    @classmethod
+    def get(cls) -> ShutdownCoordinator | None:
+        """Return the coordinator that is installed, if there is one."""
+        return cls._instance
+
+    @classmethod
+    def reset(cls) -> None:
+        """Forget the coordinator, and put the handlers back that were there before it; on the main thread."""
+        with cls._class_lock:
+            coordinator, cls._instance = cls._instance, None
+        if coordinator is not None:
+            coordinator.relay.close()
+
+    def register(self, callback: Callable[[], object]) -> None:
+        """Have ``callback`` called at the trigger: at once, here, if that has been."""
+        with self._lock:
+            is_late = self._triggered
+            if not is_late:
+                self._callbacks.append(callback)
+        if is_late:
+            _call(callback)
+
+    def unregister(self, callback: Callable[[], object]) -> None:
+        """Forget a callback; one that is not there is forgotten already."""
+        with self._lock:
+            if callback in self._callbacks:
+                self._callbacks.remove(callback)
+
+    def trigger(self) -> None:
+        """Call what was registered, and return when all have returned; a second trigger calls nobody."""
+        for returned in self._start():
+            returned.wait_ready()
+
+    @property
+    def triggered(self) -> bool:
+        """True from the first signal or `trigger` on."""
+        return self._triggered
+
+    def _hear(self, _number: int) -> None:
+        """Do it on another thread, so that the relay hears the next signal."""
+        run_apart(self._start, "loopwarden-shutdown", SYSTEM)
+
+    def _start(self) -> list[Ticket[None]]:
+        with self._lock:
+            callbacks, self._callbacks, self._triggered = self._callbacks, [], True
+        returned: list[Ticket[None]] = []
+        for callback in callbacks:
+            done: Ticket[None] = Ticket()
+            returned.append(done)
+            run_apart(partial(_call, callback, done), "loopwarden-shutdown-callback", SYSTEM)
+            done.wait_ready(TURN, SYSTEM_CLOCK)
+        return returned
+
+    def __repr__(self) -> str:
+        return f"<ShutdownCoordinator, {'triggered' if self._triggered else f'{len(self._callbacks)} callbacks'}>"
+
+
+def _call(callback: Callable[[], object], done: Ticket[None] | None = None) -> None:
+    try:
+        callback()
+    except BaseException as error:  # noqa: BLE001  isolates user code: the others must be called too
+        report(logging.ERROR, "a callback of the shutdown raised", error=error)
+    finally:
+        if done is not None:
+            write(done)

@@ -1,0 +1,281 @@
+"""Signals are heard at once, and what was there before is put back."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from loopwarden._blocking import SYSTEM
+from loopwarden._ticket import Ticket, write
+from loopwarden.supervision import ShutdownCoordinator, SignalRelay
+from loopwarden.testing import FakeClock, FaultyBlocking, Hold, wait_no_threads
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import FrameType
+
+PROGRAM = Path(__file__).parent / "data" / "hears_signals.py"
+
+
+@pytest.fixture(autouse=True)
+def no_coordinator_is_left() -> Iterator[None]:
+    yield
+    ShutdownCoordinator.reset()
+
+
+def start(how: str) -> subprocess.Popen[str]:
+    program = [sys.executable, "-P", str(PROGRAM), how]
+    process = subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert line(process) == "ready"
+    return process
+
+
+def line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+class Heard:
+    """Remembers the signals, and lets a test wait for one."""
+
+    def __init__(self, count: int = 1) -> None:
+        self.numbers: list[int] = []
+        self._count = count
+        self.all: Ticket[None] = Ticket()
+
+    def __call__(self, number: int) -> None:
+        self.numbers.append(number)
+        if len(self.numbers) == self._count:
+            self.all.complete(None)
+
+
+@pytest.mark.parametrize(("how", "then"), [("c", "back from C"), ("sleep", "back from sleep")])
+def test_a_signal_is_heard_while_the_main_thread_is_busy(how: str, then: str) -> None:
+    with start(how) as process:
+        process.send_signal(signal.SIGTERM)
+
+        assert line(process) == "heard SIGTERM"  # before the main thread is back
+        assert line(process) == then
+        assert process.wait(timeout=30) == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_loop_that_is_registered_ends_at_a_signal_with_code_0(number: signal.Signals) -> None:
+    with start("loop") as process:
+        process.send_signal(number)
+
+        assert [line(process), line(process)] == ["told", "ended"]
+        assert process.wait(timeout=10) == 0
+
+
+def test_the_third_signal_ends_a_process_that_does_not_end_otherwise() -> None:
+    with start("for ever") as process:
+        for _ in range(2):
+            process.send_signal(signal.SIGTERM)
+            assert line(process) == "heard SIGTERM"
+        process.send_signal(signal.SIGTERM)
+
+        assert process.wait(timeout=10) == 128 + signal.SIGTERM
+
+
+def test_signals_are_heard_in_order_on_a_thread_of_their_own() -> None:
+    heard, threads = Heard(2), set[int]()
+
+    def note(number: int) -> None:
+        threads.add(threading.get_ident())
+        heard(number)
+
+    with SignalRelay(note, [signal.SIGUSR1, signal.SIGUSR2]):
+        os.kill(os.getpid(), signal.SIGUSR2)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        heard.all.wait(timeout=5)
+
+    assert heard.numbers == [signal.SIGUSR2, signal.SIGUSR1]
+    assert threading.get_ident() not in threads
+
+
+def test_everything_is_as_before_when_it_is_closed() -> None:
+    seen: list[int] = []
+
+    def mine(number: int, _frame: FrameType | None) -> None:
+        seen.append(number)
+
+    near, far = socket.socketpair()
+    far.settimeout(0)
+    handler = signal.signal(signal.SIGUSR1, mine)
+    fd = signal.set_wakeup_fd(far.fileno())
+    try:
+        heard = Heard()
+        with SignalRelay(heard, [signal.SIGUSR1]):
+            os.kill(os.getpid(), signal.SIGUSR1)
+            heard.all.wait(timeout=5)
+            passed_on = near.recv(8)
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+        assert passed_on == bytes([signal.SIGUSR1])  # the descriptor of others is still written meanwhile
+        assert seen == [signal.SIGUSR1]
+        assert near.recv(8) == bytes([signal.SIGUSR1])
+        assert signal.getsignal(signal.SIGUSR1) is mine
+        assert signal.set_wakeup_fd(far.fileno()) == far.fileno()
+    finally:
+        signal.signal(signal.SIGUSR1, handler)
+        signal.set_wakeup_fd(fd)
+        near.close()
+        far.close()
+    assert wait_no_threads() == []
+
+
+def test_a_callback_that_raises_does_not_end_it(caplog: pytest.LogCaptureFixture) -> None:
+    heard = Heard(2)
+
+    def fail(number: int) -> None:
+        heard(number)
+        raise ValueError("told to")
+
+    with SignalRelay(fail, [signal.SIGUSR1]):
+        os.kill(os.getpid(), signal.SIGUSR1)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        heard.all.wait(timeout=5)
+
+    assert "told to" in caplog.text
+
+
+def test_off_the_main_thread_it_warns_and_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    before = signal.getsignal(signal.SIGUSR1)
+    opened: Ticket[bool] = Ticket()
+
+    def elsewhere() -> None:
+        with SignalRelay(lambda _: None, [signal.SIGUSR1]) as relay:
+            opened.complete(relay.is_open)
+
+    SYSTEM.start_thread(elsewhere, "elsewhere")
+
+    assert opened.wait(timeout=5) is False
+    assert "main thread" in caplog.text
+    assert signal.getsignal(signal.SIGUSR1) is before
+
+
+def test_without_a_thread_for_it_nothing_is_changed() -> None:
+    def refuse(name: str) -> None:
+        raise RuntimeError("can't start new thread")
+
+    before = signal.getsignal(signal.SIGUSR1)
+    clock = FakeClock(blocking=FaultyBlocking(before_start=refuse))
+
+    with pytest.raises(RuntimeError):
+        SignalRelay(lambda _: None, [signal.SIGUSR1], clock=clock).open()
+
+    assert signal.getsignal(signal.SIGUSR1) is before
+    assert signal.set_wakeup_fd(-1) == -1
+
+
+def test_closing_and_opening_twice_changes_nothing() -> None:
+    relay = SignalRelay(lambda _: None, [signal.SIGUSR1])
+
+    relay.close()
+    assert relay.open() is relay.open()
+    relay.close()
+    relay.close()
+
+    assert not relay.is_open
+
+
+def test_callbacks_are_called_in_the_order_of_their_registration() -> None:
+    coordinator = ShutdownCoordinator.install()
+    called: list[str] = []
+    for name in ("first", "second", "third"):
+        coordinator.register(partial(called.append, name))
+
+    coordinator.trigger()
+
+    assert called == ["first", "second", "third"]
+    assert coordinator.triggered
+
+
+def test_a_callback_that_blocks_keeps_the_next_waiting_only_for_a_moment() -> None:
+    coordinator = ShutdownCoordinator.install(signals=(signal.SIGUSR1,))
+    told: Ticket[None] = Ticket()
+    with Hold() as hold:
+        coordinator.register(hold)
+        coordinator.register(lambda: write(told))
+
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+        told.wait(timeout=5)
+        assert not hold.is_released
+
+
+def test_a_callback_that_is_registered_after_the_trigger_is_called_at_once() -> None:
+    coordinator = ShutdownCoordinator.install()
+    coordinator.trigger()
+    called: list[str] = []
+
+    coordinator.register(lambda: called.append("late"))
+
+    assert called == ["late"]
+
+
+def test_a_callback_that_registers_another_does_not_deadlock() -> None:
+    coordinator = ShutdownCoordinator.install()
+    called: list[str] = []
+    coordinator.register(lambda: coordinator.register(lambda: called.append("inner")))
+
+    coordinator.trigger()
+
+    assert called == ["inner"]
+
+
+def test_a_callback_is_called_once_and_not_if_it_was_unregistered() -> None:
+    coordinator = ShutdownCoordinator.install()
+    called: list[str] = []
+
+    def gone() -> None:
+        called.append("gone")
+
+    coordinator.register(gone)
+    coordinator.register(lambda: called.append("kept"))
+    coordinator.unregister(gone)
+    coordinator.unregister(gone)
+
+    coordinator.trigger()
+    coordinator.trigger()
+
+    assert called == ["kept"]
+
+
+def test_a_callback_that_raises_does_not_keep_the_others_from_being_called(caplog: pytest.LogCaptureFixture) -> None:
+    def fail() -> None:
+        raise SystemExit("told to")
+
+    coordinator = ShutdownCoordinator.install()
+    called: list[str] = []
+    coordinator.register(fail)
+    coordinator.register(lambda: called.append("second"))
+
+    coordinator.trigger()
+
+    assert called == ["second"]
+    assert "told to" in caplog.text
+
+
+def test_there_is_one_coordinator_until_it_is_reset() -> None:
+    assert ShutdownCoordinator.get() is None
+    before = signal.getsignal(signal.SIGTERM)
+
+    first = ShutdownCoordinator.install()
+    assert ShutdownCoordinator.install() is first
+    assert ShutdownCoordinator.get() is first
+    ShutdownCoordinator.reset()
+
+    assert ShutdownCoordinator.get() is None
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert ShutdownCoordinator.install() is not first
