@@ -7,7 +7,7 @@ import logging
 import threading
 import weakref
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar, cast, final
+from typing import TYPE_CHECKING, Any, cast, final
 
 import pykka
 from pykka.messages import ProxyCall, ProxyGetAttr, ProxySetAttr
@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from loopwarden._blocking import SYSTEM
 from loopwarden._log import describe, report
-from loopwarden._ticket import Ticket, write
+from loopwarden._ticket import SharedTicket, Ticket, write
 from loopwarden.actors._envelope import refuse, tickets_of
 from loopwarden.actors._forgotten import forget, remember
 from loopwarden.actors._inbox import Inbox
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from loopwarden.actors._envelope import Envelope
 
 __all__ = ["ActorExit", "ControlActor", "Deferred"]
-
-T = TypeVar("T")
 
 _PYKKA_MESSAGES = frozenset((_ActorStop, ProxyCall, ProxyGetAttr, ProxySetAttr))
 _thread_numbers = itertools.count()
@@ -65,14 +63,6 @@ class Deferred:
             raise TypeError(f"Deferred takes a Ticket, got {self.ticket!r}")
 
 
-class _SharedTicket(Ticket[T]):
-    """Shared by all who watch an actor, so none of them may cancel it for the others."""
-
-    @override
-    def cancel(self) -> bool:
-        return False
-
-
 class ControlActor(pykka.ThreadingActor):
     """A Pykka actor with Pykka's hooks and rules, except for what Pykka leaves open:
 
@@ -99,13 +89,14 @@ class ControlActor(pykka.ThreadingActor):
         self._inbox = Inbox(clock.blocking)
         self.actor_inbox = cast("Any", self._inbox)  # Pykka's envelopes are its own; nobody else reads them
         #: See `ControlRef.ended`.
-        self.ended: Ticket[ActorExit] = _SharedTicket(clock.blocking)
+        self.ended: Ticket[ActorExit] = SharedTicket(clock.blocking)
         #: See `ControlRef.ready`.
-        self.ready: Ticket[None] = _SharedTicket(clock.blocking)
+        self.ready: Ticket[None] = SharedTicket(clock.blocking)
         #: The threads that would wait for themselves if they waited for this actor's end.
         self.own_threads: set[int] = set()
         self._started = clock.blocking.slot()
         self._ending = False
+        self._in_hand: Envelope | None = None
         self._was_asked = False
         self._cause: BaseException | None = None
         self._deferred: dict[object, Envelope] = {}
@@ -159,6 +150,20 @@ class ControlActor(pykka.ThreadingActor):
     def unclaimed_replies(self) -> int:
         """How many replies nobody took."""
         return self._unclaimed_replies
+
+    def disown(self, cause: BaseException) -> None:
+        """Answer everybody who waits, now and from now on, and end as soon as the handler returns; from any thread."""
+        name = str(self._actor_ref)
+
+        def refuse_all(_message: object) -> object:
+            raise ActorDeadError(name, cause)
+
+        self._ending = True
+        self._inbox.close(lambda envelope: refuse(envelope, refuse_all))
+        in_hand = self._in_hand
+        if in_hand is not None:
+            self._answer(in_hand, None, ActorDeadError(name, cause))
+        self._inbox.wake()
 
     # What a subclass may replace.
 
@@ -233,10 +238,12 @@ class ControlActor(pykka.ThreadingActor):
                 _raised_by(lambda: self.on_failure(type(failure), failure, failure.__traceback__))
         return cause
 
-    def _serve(self) -> BaseException | None:
+    def _serve(self) -> BaseException | None:  # noqa: C901  one way for each kind of end
         get, handle = self._inbox.get, self._handle_receive
         while not self._ending:
-            message, ticket = get()  # woken by whoever sends
+            message, ticket = self._in_hand = get()  # woken by whoever sends
+            if self._ending:  # somebody has disowned the actor meanwhile
+                break
             reply: object = None
             try:
                 reply = handle(message)
@@ -256,7 +263,7 @@ class ControlActor(pykka.ThreadingActor):
                     self._reply((message, ticket), reply)
                 elif ticket is not None and not write(ticket, reply):
                     self._count_unclaimed()
-            message = ticket = reply = None  # an idle actor keeps no message alive
+            message = ticket = reply = self._in_hand = None  # an idle actor keeps no message alive
         return self._cause
 
     def _finish(self, cause: BaseException | None) -> None:

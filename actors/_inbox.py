@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Inbox"]
 
+_WAKE: Envelope = (None, None)
+
 
 @final
 class Inbox:
@@ -54,14 +56,24 @@ class Inbox:
         self.closed = True
         self.flush()
 
+    def wake(self) -> None:
+        """Wake the reader of a closed inbox, which may be waiting; it stays there until the reader takes it."""
+        self.enqueue(_WAKE)
+
     def flush(self) -> None:
         """Answer what is waiting in a closed inbox; safe for any number of threads at once."""
         assert self._refuse is not None, "only a closed inbox is flushed"
+        has_seen_wake = False
         while True:
             try:
                 envelope = self.get_nowait()
             except queue.Empty:
+                if has_seen_wake:
+                    self.wake()
                 return
+            if envelope is _WAKE:
+                has_seen_wake = True  # it is for the reader, and put back
+                continue
             try:
                 self._refuse(envelope)
             except BaseException as error:  # noqa: BLE001  the envelopes behind this one must be answered too

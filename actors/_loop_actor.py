@@ -34,7 +34,7 @@ from loopwarden.actors._stopper import Stopper
 from loopwarden.actors._vitals import Vitals
 from loopwarden.actors._worker import Worker
 from loopwarden.clock import SYSTEM_CLOCK, Clock
-from loopwarden.errors import ActorDeadError, LoopNotRunningError, UnsupportedRequestError
+from loopwarden.errors import ActorDeadError, LoopAbandonedError, LoopNotRunningError, UnsupportedRequestError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -109,6 +109,7 @@ class LoopActor(ControlActor):
         self._final: Ticket[ShutdownResult] = Ticket(clock.blocking)
         self._stopping_since: float | None = None
         self._outcome: _WorkerEnded | None = None
+        self._processing: dict[Ticket[object], int] = {}  # what is being processed, and on which thread
         self._is_cut_short = False  # somebody was given up while it was stopping, so the stop is not clean
 
     @classmethod
@@ -224,6 +225,7 @@ class LoopActor(ControlActor):
         reply: Ticket[object] = Ticket(self.clock.blocking)
 
         def work() -> None:
+            self._processing[reply] = threading.get_ident()
             try:
                 result = loop.process(body)
             except Exception as error:  # noqa: BLE001  isolates user code: the asker gets it, the loop lives on
@@ -233,6 +235,8 @@ class LoopActor(ControlActor):
                 raise
             else:
                 write(reply, result)
+
+        reply.on_ready(lambda _: self._processing.pop(reply, None))
 
         def offer() -> None:
             try:
@@ -268,7 +272,12 @@ class LoopActor(ControlActor):
         self._stopper.stop(timeout)
 
     def _abandon(self, request: AbandonRequest) -> Deferred:
+        status = None if request.worker is None else self.vitals.find(request.worker)
         answer = self._recovery.abandon(request)
+        if status is not None and self.vitals.find(status.worker) is None:  # it was replaced, and will not answer
+            for reply, thread in tuple(self._processing.items()):
+                if thread == status.thread_id:
+                    write(reply, error=LoopAbandonedError(self.name, request.reason))
         if self._recovery.pending and self._stopping_since is not None:
             self._is_cut_short = True
         if self._recovery.cause is not None:

@@ -46,6 +46,11 @@ class LoopRef(ControlRef):
             raise cannot_process(self.name, "post()", self._loop)
         return self._lifecycle.state is LoopState.RUNNING and self._loop.post(work)
 
+    @override
+    def is_own_thread(self, thread: int) -> bool:
+        own: object = getattr(self._loop, "is_own_thread", None)  # of a loop with workers of its own
+        return super().is_own_thread(thread) or (callable(own) and own(thread) is True)
+
     def in_hand(self) -> tuple[InHand, ...]:
         """Return what the workers have in hand, or had in hand when the loop ended."""
         return self._vitals.in_hand()

@@ -170,9 +170,9 @@ class MailboxLoop(Generic[T]):
 
         Called from a handler of this loop, it does not wait, and returns false.
         """
-        done, shift = self._done, self._shift
+        done = self._done
         nothing_to_return = self.shutdown_nowait()
-        if shift is not None and threading.get_ident() in shift.threads:
+        if self.is_own_thread(threading.get_ident()):
             return False  # each worker gives back its own
         if not nothing_to_return:
             self._return_unstarted(timeout)
@@ -218,6 +218,11 @@ class MailboxLoop(Generic[T]):
         """What each worker is doing."""
         return tuple(worker.progress for worker in self._workers)
 
+    def is_own_thread(self, thread: int) -> bool:
+        """Say whether that thread is one of the workers', which would wait for itself if it waited for the end."""
+        shift = self._shift
+        return shift is not None and thread in shift.threads
+
     # SupportsProcess.
 
     def post(self, work: Callable[[], object]) -> bool:
@@ -256,6 +261,8 @@ class MailboxLoop(Generic[T]):
             old = next((each for each in self._workers if each.progress.worker == worker), None)
             if old is None:
                 return None
+            if not shift.is_at_work(old):  # it has left by itself, and nobody need take its place
+                return old.ended
             new = self._make_worker()
             self._workers = [new if each is old else each for each in self._workers]
             self._replaced.append(old)

@@ -107,7 +107,7 @@ class MailboxWorker:
     def renew(self, *, with_token: bool) -> None:
         """Make ready for another run."""
         self.ended = Ticket(self._clock.blocking)
-        self._is_recalled = False
+        self._is_recalled = self.is_abandoned = False
         if with_token:
             self.token = Token()
 
@@ -145,11 +145,11 @@ class MailboxWorker:
         self.progress.thread_id = threading.get_ident()
         try:
             for _ in itertools.count() if max_iterations is None else range(max_iterations):
-                self._run_posted()
                 if self._is_recalled:
                     self.return_unstarted()  # their leases may have ended, and others may be free
-                    # First the new token, then the look: whoever stops or abandons does it in the other order.
+                    # First the new token, then the look: whoever stops, abandons or posts does it in the other order.
                     self._is_recalled, self.token = False, Token()
+                self._run_posted()
                 if self._is_done():
                     return
                 try:
@@ -210,13 +210,13 @@ class MailboxWorker:
                 message = self.prefetched.popleft()
             except IndexError:  # a stop has given it back
                 return
-            # The lease of one that waited behind others has been running: it begins anew, or is over.
-            if not has_waited or self._settled(message, partial(message.extend_visibility, visibility_timeout)):
-                self._in_hand = message
-                try:
+            self._in_hand = message
+            try:
+                # The lease of one that waited behind others has been running: it begins anew, or is over.
+                if not has_waited or self._settled(message, partial(message.extend_visibility, visibility_timeout)):
                     self._handle(message, visibility_timeout)
-                finally:
-                    self._in_hand = None
+            finally:
+                self._in_hand = None
             has_waited = True
 
     def _handle(self, message: Message[Any, Any], visibility_timeout: float) -> None:

@@ -146,8 +146,9 @@ def shutdown_nowait_of(loop: object) -> Callable[[], bool] | None:
     """
     kind = type(loop)
     if kind not in _nowait:
-        mine = (each.__dict__ for each in kind.__mro__)
-        _nowait[kind] = next(("shutdown_nowait" in each for each in mine if each.keys() & _STOPS), False)
+        # Of our own classes only: of others nobody knows that it does not block.
+        first = next((each for each in kind.__mro__ if each.__dict__.keys() & _STOPS), object)
+        _nowait[kind] = "shutdown_nowait" in first.__dict__ and first.__module__.startswith("loopwarden.")
     if not _nowait[kind] or "shutdown" in getattr(loop, "__dict__", {}):
         return None
     method = getattr(loop, "shutdown_nowait", None)

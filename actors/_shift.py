@@ -84,6 +84,10 @@ class Shift:
             self._leave(worker, error)
             write(worker.ended)
 
+    def is_at_work(self, worker: MailboxWorker) -> bool:
+        """Say whether a worker has not left."""
+        return worker in self._at_work
+
     def replace(self, old: MailboxWorker, new: MailboxWorker) -> None:
         """Let ``new`` work in the place of ``old``, if that is at work.
 

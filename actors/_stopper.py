@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, final
 
-from loopwarden._log import report
+from loopwarden._log import describe, report
 from loopwarden._ticket import Ticket
 from loopwarden.actors._helper import Helper
 from loopwarden.actors._runnable import can_process, shutdown_nowait_of
@@ -86,8 +86,8 @@ class Stopper:
 
     def _stop_nowait(self) -> bool:
         """Stop the loop here and now, if it can be done without blocking; most of ours can, and need no thread."""
-        stop = shutdown_nowait_of(self._loop)
         try:
+            stop = shutdown_nowait_of(self._loop)
             return stop is not None and stop() is True
         except BaseException as error:  # noqa: BLE001  isolates user code: it is told by `shutdown` instead
             report(logging.ERROR, "shutdown_nowait() of loop %r raised", self._name, error=error)
@@ -104,6 +104,7 @@ class Stopper:
                 self._loop.shutdown(timeout=timeout if is_running else min(timeout, reminder))
                 heard = can_process(self._loop)  # which promises to remember it
             except BaseException as error:  # noqa: BLE001  isolates user code
+                describe(error)  # here, where other people's code may take its time
                 self.error = error
                 report(logging.ERROR, "shutdown() of loop %r raised", self._name, error=error)
             if heard or self._ended.wait_ready(reminder, self._clock):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, final
 
+from loopwarden._log import describe
 from loopwarden._ticket import Ticket
 from loopwarden.actors._current import current
 from loopwarden.actors._runnable import can_process
@@ -78,6 +79,8 @@ class Worker:
                 self._loop.run()
         except BaseException as error:  # noqa: BLE001  isolates user code
             cause = error
+        if cause is not None:
+            describe(cause)  # here, where other people's code may take its time
         # First the state, so that from here on `post` refuses.
         self._lifecycle.move(LifeEvent.RETURN if cause is None else LifeEvent.CRASH)
         self.ended.complete(cause)

@@ -212,7 +212,8 @@ class Desk(Generic[T, R]):
     def settle_put_back(self, message: Message[T, R]) -> None:
         """Do what `Message.put_back` says."""
         with self.lock:
-            entry, _ = self._check_holds(message)
+            # Also by a worker that was fenced: it has not begun, and nobody else has the message.
+            entry, _ = self._check_holds(message, even_if_fenced=True)
             self.shelf.give_back(entry, None, counted=False)
             self.waiters.wake_one()
 
@@ -237,10 +238,11 @@ class Desk(Generic[T, R]):
             self._check_holds(message)
         return reply_target(self._name, message, self._resolver).send(body, headers={"in-reply-to": message.id})
 
-    def _check_holds(self, message: Message[T, R]) -> tuple[Entry, float]:
+    def _check_holds(self, message: Message[T, R], *, even_if_fenced: bool = False) -> tuple[Entry, float]:
         """Refuse a delivery that is over. Return the message's entry, and the time."""
         entry, now = self.shelf.unfold(message), self._monotonic()
-        if not self.shelf.holds(entry, message.receipt, now) or message.is_fenced:
+        is_fenced = message.is_fenced and not even_if_fenced
+        if is_fenced or not self.shelf.holds(entry, message.receipt, now):
             raise ReceiptHandleExpiredError(self._name, message.id, message.receipt_handle)
         return entry, now
 

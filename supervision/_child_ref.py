@@ -10,7 +10,15 @@ import pykka
 from typing_extensions import override
 
 from loopwarden._ticket import Ticket, write
-from loopwarden.actors import ControlRef, HealthCheckRequest, LoopRef, Request, ShutdownConfirmRequest, ShutdownRequest
+from loopwarden.actors import (
+    ControlRef,
+    HealthCheckRequest,
+    LoopRef,
+    Request,
+    ShutdownConfirmRequest,
+    ShutdownRequest,
+    ShutdownResult,
+)
 from loopwarden.actors._messages import AbandonRequest, StallReport, TicketCarrier
 from loopwarden.errors import ActorDeadError, ChildUnavailableError, UnsupportedRequestError
 
@@ -19,13 +27,18 @@ if TYPE_CHECKING:
 
     from loopwarden.supervision._seat import Seat
 
-__all__ = ["ChildRef", "ForChild"]
+__all__ = ["ChildRef", "ForChild", "Terminate"]
 
 R = TypeVar("R")
 
 
 #: What the supervisor does for its child, because it outlives it.
 _FOR_SUPERVISOR = (ShutdownRequest, AbandonRequest, StallReport)
+
+
+@final
+class Terminate(Request[ShutdownResult]):
+    """Terminate the child, and answer when it has ended, however long that takes."""
 
 
 @final
@@ -148,7 +161,8 @@ class ChildRef(ControlRef):
         """
         was_alive = self.is_alive()
         life = self._seat.occupant.life
-        stopped = self.send(ShutdownRequest()).map(lambda _: was_alive)
+        request = Terminate()
+        stopped = self._supervisor.send_as(ForChild(self._seat, request), request).map(lambda _: was_alive)
         if not block:
             return stopped
         if life is not None and life.is_own_thread(threading.get_ident()):

@@ -10,9 +10,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from loopwarden._log import report
-from loopwarden._ticket import Ticket
+from loopwarden._ticket import Ticket, write
 from loopwarden.actors import AbandonRequest, LoopRef
 from loopwarden.actors._forgotten import alive
+from loopwarden.actors._helper import run_within
 from loopwarden.supervision._supervisor_ref import SupervisorRef
 
 if TYPE_CHECKING:
@@ -38,15 +39,16 @@ def depart(code: ExitCode, why: str, patience: float, clock: Clock, leave: Calla
         clock: The time.
         leave: Ends the process.
     """
-    report(logging.CRITICAL, "this process ends with code %d: %s", code, why)
+
+    def say() -> None:
+        report(logging.CRITICAL, "this process ends with code %d: %s", code, why)
+
+    _try(say, clock)
     given_back: Ticket[None] = Ticket(clock.blocking)
 
     def leave_now() -> None:
         given_back.wait_ready()
-        handlers = [*logging.getLogger("loopwarden").handlers, *logging.getLogger().handlers]
-        for stream in (*handlers, sys.stdout, sys.stderr):
-            with suppress(Exception):  # it may be closed, or somebody else's
-                stream.flush()
+        _try(_flush, clock)
         leave(int(code))
 
     # The main thread may return meanwhile, because what it waited for was stopped: the code must be ours all the same.
@@ -57,6 +59,20 @@ def depart(code: ExitCode, why: str, patience: float, clock: Clock, leave: Calla
         given_back.complete(None)
         leave_now()
         atexit.unregister(leave_now)
+
+
+def _try(job: Callable[[], object], clock: Clock) -> None:
+    """Do something that may hang, as a log or a stream can whose lock is held by a thread that was given up."""
+    done: Ticket[None] = Ticket(clock.blocking)
+    run_within(job, LAST_SECONDS, lambda: write(done), "loopwarden-last-words", clock)
+    done.wait_ready(LAST_SECONDS)
+
+
+def _flush() -> None:
+    handlers = [*logging.getLogger("loopwarden").handlers, *logging.getLogger().handlers]
+    for stream in (*handlers, sys.stdout, sys.stderr):
+        with suppress(Exception):  # it may be closed, or somebody else's
+            stream.flush()
 
 
 def _give_back(patience: float, clock: Clock) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import traceback
 from collections import deque
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, cast, final
 
 import pykka
 from pydantic import BaseModel, ConfigDict
@@ -13,8 +13,8 @@ from pydantic import BaseModel, ConfigDict
 from loopwarden._log import describe, report
 from loopwarden._ticket import Ticket, write
 from loopwarden.actors import InHand
-from loopwarden.errors import ActorDeadError, TicketTimeoutError
-from loopwarden.supervision._effects import EventKind
+from loopwarden.errors import ActorDeadError, ChildUnavailableError, TicketTimeoutError
+from loopwarden.supervision._effects import EventKind, Note
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,6 +26,8 @@ __all__ = ["EventLog", "EventStream", "SupervisionEvent", "stack_of"]
 
 #: How many events are kept by a supervisor, and by a stream that nobody reads.
 KEPT = 1_000
+#: Characters of a trace that are kept.
+LONGEST_STACK = 16_000
 
 
 class SupervisionEvent(BaseModel):
@@ -55,13 +57,15 @@ class SupervisionEvent(BaseModel):
 
 
 def stack_of(error: BaseException | None) -> str | None:
-    """Return the trace of an exception as text, so that an event keeps no frame alive."""
+    """Return the trace of an exception as text, so that an event keeps no frame alive; runs no code of its own."""
     if error is None:
         return None
-    try:
-        return "".join(traceback.format_exception(error))
-    except BaseException as failure:  # noqa: BLE001  the exception of others may not want to be printed
-        return f"{type(error).__name__}, whose trace cannot be printed: {type(failure).__name__}"
+    lines = traceback.format_tb(error.__traceback__)
+    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    if cause is not None and cause.__traceback__ is not None:
+        lines = [*traceback.format_tb(cause.__traceback__), f"{describe(cause)}, and then\n", *lines]
+    text = "".join(lines) + describe(error)
+    return text if len(text) <= LONGEST_STACK else f"{text[:LONGEST_STACK]} and so on"
 
 
 @final
@@ -163,6 +167,27 @@ class EventLog:
         at = self._clock.wall()
         self.add(SupervisionEvent(kind=kind, supervisor=self._supervisor, child=child, at=at, cause=text, **fields))
 
+    def take(self, note: Note, in_hand: tuple[InHand, ...]) -> None:
+        """Make an event of what a family has noted, and say in the log what nobody else says there."""
+        is_exit = note.kind is EventKind.EXITED
+        has_stack = is_exit or note.kind is EventKind.START_FAILED  # the others follow from one of these
+        self.note(
+            note.kind,
+            note.child,
+            cause=note.error,
+            stack=stack_of(note.error) if has_stack else None,
+            attempt=note.attempt,
+            delay=note.delay,
+            reason=note.reason,
+            in_hand=in_hand if is_exit else (),
+        )
+        if note.kind is EventKind.START_FAILED:
+            report(logging.WARNING, "child %r could not be started: %s", note.child, describe(note.error))
+        elif note.kind is EventKind.RESTARTING:
+            report(logging.INFO, "child %r is started again in %.1f s", note.child, note.delay)
+        elif note.kind is EventKind.CHILD_GAVE_UP:
+            report(logging.ERROR, "child %r failed too often, and stays down: %s", note.child, describe(note.error))
+
     def add(self, event: SupervisionEvent) -> None:
         """Keep an event, and tell it to those who listen; an actor that has ended listens no more."""
         self._kept.append(event)
@@ -173,6 +198,8 @@ class EventLog:
                 else:
                     listener.tell(event)
             except Exception as error:  # noqa: BLE001  whoever it is, it must not end the supervisor
+                if isinstance(error, ChildUnavailableError) and not cast("Any", listener).ended.is_ready():
+                    continue  # it is being restarted, and listens again when it is back
                 self.unsubscribe(listener)
                 if not isinstance(error, pykka.ActorDeadError):
                     report(logging.WARNING, "%r listens no more", listener, error=error)

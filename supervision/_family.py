@@ -18,8 +18,9 @@ from loopwarden.errors import (
     SupervisorGaveUp,
 )
 from loopwarden.supervision._child import After, ChildState
-from loopwarden.supervision._effects import Answer, Effect, EventKind, Finish, Note, Ready, Start, Stop, Wake
+from loopwarden.supervision._effects import Answer, Effect, EventKind, Finish, Ready, Start, Stop, Wake
 from loopwarden.supervision._intensity import admit
+from loopwarden.supervision._outbox import Outbox
 from loopwarden.supervision._roster import Roster
 from loopwarden.supervision._strategy import dragged_along
 from loopwarden.supervision._verdict import ChildExit, Verdict, judge
@@ -53,7 +54,7 @@ class Family:
         self._restarts: tuple[float, ...] = ()
         self._incarnations = 0
         self._cause: BaseException | None = None
-        self._effects: list[Effect] = []
+        self._outbox = Outbox()
 
     # What happens.
 
@@ -72,8 +73,8 @@ class Family:
         child.up_since = now
         child.is_supervisor = is_supervisor
         child.is_new = child.is_initial = False
-        self._note(EventKind.STARTED, child, attempt=child.restarts)
-        self._answer(child.start_waiters)
+        self._outbox.note(EventKind.STARTED, child, attempt=child.restarts)
+        self._outbox.answer(child.start_waiters)
         return self._advance()
 
     def ignored(self, child_id: str, incarnation: int) -> list[Effect]:
@@ -82,7 +83,7 @@ class Family:
         if child is None or not child.state.is_alive:
             return []
         child.is_new = child.is_initial = False
-        self._answer(child.start_waiters)
+        self._outbox.answer(child.start_waiters)
         self._set_down(child, child.after if child.is_unwanted else self._after_end(child))
         return self._advance()
 
@@ -95,9 +96,9 @@ class Family:
             return []
         child.last_error = error
         failure = StartFailed(child.id, error)
-        self._note(EventKind.START_FAILED, child, error=error, attempt=child.restarts)
+        self._outbox.note(EventKind.START_FAILED, child, error=error, attempt=child.restarts)
         was_by_hand = bool(child.start_waiters)
-        self._answer(child.start_waiters, failure)
+        self._outbox.answer(child.start_waiters, failure)
         if child.is_unwanted:
             # Whoever added it was told that it failed, so it must not come up with its group after all.
             self._set_down(child, After.DELETE if child.is_new and child.after is After.RESTART else child.after)
@@ -118,15 +119,15 @@ class Family:
         if child is None or not child.state.is_alive:
             return []
         child.last_error = ended.error
-        self._note(EventKind.EXITED, child, error=ended.error, reason=ended.reason.value, attempt=child.restarts)
+        self._outbox.note(EventKind.EXITED, child, error=ended.error, reason=ended.reason.value, attempt=child.restarts)
         if child.after is not After.RESTART:  # otherwise it comes up with its group, and whoever waits is told then
-            self._answer(child.start_waiters, StartFailed(child.id, ended.error, "it was stopped before"))
+            self._outbox.answer(child.start_waiters, StartFailed(child.id, ended.error, "it was stopped before"))
         if child.is_unwanted:
             self._set_down(child, child.after)
         elif ended.asked:
             child.is_held_down = True
             self._set_down(child, self._after_end(child))
-            self._note(EventKind.TERMINATED, child)
+            self._outbox.note(EventKind.TERMINATED, child)
         else:
             self._judge(child, ended, now, roll)
         return self._advance()
@@ -163,10 +164,10 @@ class Family:
             self.roster.doom(child, self._after_end(child))
         else:
             was_waiting = child.state is not ChildState.DOWN
-            self._answer(child.start_waiters, StartFailed(child.id, None, "it was terminated before"))
+            self._outbox.answer(child.start_waiters, StartFailed(child.id, None, "it was terminated before"))
             self._set_down(child, self._after_end(child))
             if was_waiting:
-                self._note(EventKind.TERMINATED, child)
+                self._outbox.note(EventKind.TERMINATED, child)
         return self._advance()
 
     def restart_child(self, child_id: str, waiter: object) -> list[Effect]:
@@ -195,6 +196,19 @@ class Family:
         self.roster.delete(child)
         return [Answer(waiter)]
 
+    def watch_start(self, child_id: str, waiter: object) -> list[Effect]:
+        """Answer when a child that is on its way for the first time is up; at once if it is not."""
+        child = self.roster.children[child_id]
+        if not child.is_new:
+            return [Answer(waiter)]
+        child.start_waiters.append(waiter)
+        return []
+
+    def watch_stop(self, child_id: str, waiter: object) -> list[Effect]:
+        """Answer when a child is down."""
+        self.roster.children[child_id].stop_waiters.append(waiter)
+        return []
+
     def stop(self, cause: BaseException | None = None) -> list[Effect]:
         """Stop all children, and then finish with ``cause``; stopping again changes nothing."""
         self._begin_stop(cause)
@@ -218,7 +232,7 @@ class Family:
         own = admit(child.history, now, child.spec.intensity, child.spec.period)
         if own is None:
             child.is_held_down = True
-            self._note(EventKind.CHILD_GAVE_UP, child, error=error)
+            self._outbox.note(EventKind.CHILD_GAVE_UP, child, error=error)
             self._rest(child)
             return
         restarts = admit(self._restarts, now, self.spec.intensity, self.spec.period)
@@ -231,10 +245,10 @@ class Family:
         backoff = child.spec.backoff or self.spec.backoff
         delay = 0.0 if backoff is None else backoff.delay(child.failures, roll)
         self.roster.move(child, ChildState.RESTARTING)
-        self._note(EventKind.RESTARTING, child, error=error, attempt=child.failures, delay=delay)
+        self._outbox.note(EventKind.RESTARTING, child, error=error, attempt=child.failures, delay=delay)
         if delay > 0:
             child.retry_at = now + delay
-            self._effects.append(Wake(child.id, child.incarnation, delay))
+            self._outbox.add(Wake(child.id, child.incarnation, delay))
         else:
             self.roster.make_due(child)
         for sibling in dragged_along(self.spec.strategy, tuple(self.roster.children), child.id):
@@ -249,7 +263,7 @@ class Family:
             self.roster.move(sibling, ChildState.RESTARTING)
 
     def _give_up(self, child: Child, kind: EventKind, why: str, error: BaseException | None) -> None:
-        self._note(kind, child, error=error)
+        self._outbox.note(kind, child, error=error)
         self._set_down(child, After.DELETE if child.spec.restart == "temporary" else After.KEEP)
         self._begin_stop(SupervisorGaveUp(self.spec.name, child.id, why, error))
 
@@ -264,7 +278,7 @@ class Family:
         if self.spec.auto_shutdown == "any_significant" or (
             self.spec.auto_shutdown == "all_significant" and not others
         ):
-            self._note(EventKind.AUTO_SHUTDOWN, child)
+            self._outbox.note(EventKind.AUTO_SHUTDOWN, child)
             self._begin_stop(None)
 
     # Carrying on.
@@ -278,28 +292,27 @@ class Family:
             if child.state.is_alive:
                 self.roster.doom(child, child.after if child.is_held_down else After.KEEP)
             elif child.state is not ChildState.DOWN:
-                self._answer(child.start_waiters, ChildUnavailableError(child.id, self.phase.value))
+                self._outbox.answer(child.start_waiters, ChildUnavailableError(child.id, self.phase.value))
                 self._set_down(child, After.KEEP)
-                self._note(EventKind.TERMINATED, child)
+                self._outbox.note(EventKind.TERMINATED, child)
 
     def _advance(self) -> list[Effect]:
         """Do what can be done now, and return all that is to be done."""
         for child in self.roster.next_to_stop():
             self.roster.forgive(child)
             self.roster.move(child, ChildState.STOPPING)
-            self._effects.append(Stop(child.spec, child.incarnation))
+            self._outbox.add(Stop(child.spec, child.incarnation))
         if self.phase is Phase.STOPPING:
             if self.roster.are_all_down:
                 self.phase = Phase.ENDED
-                self._effects.append(Finish(self._cause))
+                self._outbox.add(Finish(self._cause))
         elif self.phase is not Phase.ENDED:
             for child in self.roster.next_to_start():
                 self._start(child)
             if self.phase is Phase.STARTING and self.roster.are_first_up:
                 self.phase = Phase.RUNNING
-                self._effects.append(Ready())
-        effects, self._effects = self._effects, []
-        return effects
+                self._outbox.add(Ready())
+        return self._outbox.take()
 
     # Changing one child.
 
@@ -311,7 +324,7 @@ class Family:
         child.incarnation = self._incarnations
         child.up_since = None
         self.roster.move(child, ChildState.STARTING)
-        self._effects.append(Start(child.spec, child.incarnation, child.restarts))
+        self._outbox.add(Start(child.spec, child.incarnation, child.restarts))
 
     def _set_down(self, child: Child, after: After) -> None:
         """Put a child where it belongs now that nobody is behind it."""
@@ -326,26 +339,10 @@ class Family:
         elif after is After.RESTART and self.phase is not Phase.STOPPING:
             self.roster.move(child, ChildState.RESTARTING)
         if was_stopping and after is not After.RESTART:
-            self._note(EventKind.TERMINATED, child)
-        self._answer(child.stop_waiters)
+            self._outbox.note(EventKind.TERMINATED, child)
+        self._outbox.answer(child.stop_waiters)
 
     def _after_end(self, child: Child) -> After:
         """Return what becomes of the spec of a child that has ended for good."""
         is_kept = child.spec.restart != "temporary" and self.spec.template is None
         return After.KEEP if is_kept else After.DELETE
-
-    def _answer(self, waiters: list[object], error: Exception | None = None) -> None:
-        self._effects.extend(Answer(waiter, error) for waiter in waiters)
-        waiters.clear()
-
-    def _note(
-        self,
-        kind: EventKind,
-        child: Child,
-        *,
-        error: BaseException | None = None,
-        attempt: int = 0,
-        delay: float = 0.0,
-        reason: str = "",
-    ) -> None:
-        self._effects.append(Note(kind, child.id, error, attempt, delay, reason))

@@ -6,16 +6,16 @@ import logging
 import random
 from typing import TYPE_CHECKING, Any, assert_never, final
 
-from loopwarden._log import report
+from loopwarden._log import describe, report
 from loopwarden._ticket import Ticket, write
 from loopwarden.actors._zombies import ZOMBIES
-from loopwarden.errors import ChildNotFoundError
+from loopwarden.errors import ChildNotFoundError, LoopAbandonedError
 from loopwarden.supervision._child import ChildState
 from loopwarden.supervision._crew import Crew
 from loopwarden.supervision._directory import Directory
 from loopwarden.supervision._effects import Answer, Effect, EventKind, Finish, Note, Ready, Start, Stop, Wake
-from loopwarden.supervision._events import EventLog, stack_of
-from loopwarden.supervision._family import Family
+from loopwarden.supervision._events import EventLog
+from loopwarden.supervision._family import Family, Phase
 from loopwarden.supervision._life import make_life
 from loopwarden.supervision._reports import (
     Abandoned,
@@ -42,9 +42,6 @@ if TYPE_CHECKING:
     from loopwarden.supervision._spec import ChildSpec, SupervisorSpec
 
 __all__ = ["Household"]
-
-#: The events that show where something was raised; the others follow from one of these.
-_WITH_STACK = frozenset((EventKind.EXITED, EventKind.START_FAILED))
 
 
 @final
@@ -121,6 +118,16 @@ class Household:
             lambda waiter: self.family.terminate_child(child_id, waiter), lambda: self.directory.last_result(child_id)
         )
 
+    def wait_down(self, child_id: str) -> Ticket[ShutdownResult]:
+        """Wait until a child is down, without asking for it."""
+        return self._wait(
+            lambda waiter: self.family.watch_stop(child_id, waiter), lambda: self.directory.last_result(child_id)
+        )
+
+    def wait_started(self, child_id: str) -> Ticket[Any]:
+        """Wait until a child is up, if it is on its way."""
+        return self._wait(lambda waiter: self.family.watch_start(child_id, waiter), lambda: None)
+
     def stop(self, budget: float = 0.0) -> None:
         """Stop all children, and then finish; those whose spec says nothing else have ``budget`` seconds."""
         self._budget = max(self._budget, budget)
@@ -129,7 +136,7 @@ class Household:
     def kill(self, reason: str) -> None:
         """Give all children up, and then finish."""
         self._is_killing = True
-        self._carry_out(self.family.stop())
+        self._carry_out(self.family.stop(LoopAbandonedError(self.family.spec.name, reason)))
         for tenure in tuple(self._tenures.values()):
             self.abandon(tenure, reason)
 
@@ -178,6 +185,8 @@ class Household:
                 else:
                     cause = cause or RuntimeError("it ended before it was running")
                     self._carry_out(self.family.start_failed(child, incarnation, cause, now, roll))
+            case TimedOut() if tenure.is_abandoned:
+                self._disown(tenure)
             case TimedOut():
                 self.abandon(tenure, "it did not stop in time")
 
@@ -186,7 +195,12 @@ class Household:
         if made.life is not None and not tenure.is_stopping:
             tenure.life = made.life
             self._publish(child)
-            tenure.launch(made.life)
+            try:
+                tenure.launch(made.life)
+            except BaseException as error:  # noqa: BLE001  isolates user code: it is why the start failed
+                describe(error)
+                tenure.life = None
+                self._launch(tenure, Made(incarnation, error=error))
             return
         self._close(tenure, None)  # what was made and is not wanted any more was never launched
         now, roll = self._clock.monotonic(), self._dice.random()
@@ -217,7 +231,7 @@ class Household:
                 case Answer():
                     effect.waiter(effect.error)
                 case Note():
-                    self._note(effect)
+                    self.log.take(effect, self._in_hand)
                 case Ready():
                     self._ready()
                 case Finish():
@@ -247,13 +261,21 @@ class Household:
         child = tenure.spec.id
         in_hand = () if tenure.life is None else tenure.life.in_hand()
         self.log.note(EventKind.ABANDONED, child, reason=reason, in_hand=in_hand)
+        tenure.reason = reason
         if tenure.life is not None:
             tenure.life.abandon(reason)
-            return
-        # Its factory hangs: what it may still return will not be launched.
-        if tenure.made is not None:
+            tenure.wait_for_the_end(self._clock)
+        else:
+            self._disown(tenure)
+
+    def _disown(self, tenure: Tenure) -> None:
+        """Go on without a child that does not even end as an actor, or whose factory hangs."""
+        child = tenure.spec.id
+        if tenure.life is not None:
+            ZOMBIES.add(f"{child}-control", tenure.life.ended)
+        elif tenure.made is not None:  # what it may still return will not be launched
             ZOMBIES.add(f"{child}-start", tenure.made)
-        ended = tenure.killed(reason)
+        ended = tenure.killed(tenure.reason)
         self._close(tenure, ended.error)
         self._carry_out(self.family.ended(child, tenure.incarnation, ended, self._clock.monotonic(), 0.5))
 
@@ -321,25 +343,7 @@ class Household:
         self._wanted.pop(tenure.spec.id, None)
         self._in_hand = () if tenure.life is None else tenure.life.in_hand()
         result = self.directory.keep_result(tenure.spec.id, tenure.life, cause)
-        if tenure.is_stopping:
+        if tenure.is_stopping and self.family.phase is Phase.STOPPING:
             self.fates.extend(result.fates)
             if not result.clean_shutdown:
                 self.unclean.append(tenure.spec.id)
-
-    def _note(self, note: Note) -> None:
-        if note.kind is EventKind.START_FAILED:
-            report(logging.WARNING, "child %r could not be started", note.child, error=note.error)
-        elif note.kind is EventKind.RESTARTING:
-            report(logging.INFO, "child %r is started again in %.1f s", note.child, note.delay)
-        elif note.kind is EventKind.CHILD_GAVE_UP:
-            report(logging.ERROR, "child %r failed too often, and stays down", note.child, error=note.error)
-        self.log.note(
-            note.kind,
-            note.child,
-            cause=note.error,
-            stack=stack_of(note.error) if note.kind in _WITH_STACK else None,
-            attempt=note.attempt,
-            delay=note.delay,
-            reason=note.reason,
-            in_hand=self._in_hand if note.kind is EventKind.EXITED else (),
-        )

@@ -154,7 +154,7 @@ class ActorLife:
             return
         assert self._watcher is not None, "only what was launched is abandoned"
         ZOMBIES.add(self._name, self._actor.ended)
-        self._actor.actor_ref.stop(block=False)  # it may not hang at all, and then it ends
+        self._actor.disown(LoopAbandonedError(self._name, reason))
         self._watcher.ended(ActorExit(self._name, LoopAbandonedError(self._name, reason)))
 
     def in_hand(self) -> tuple[InHand, ...]:
@@ -166,7 +166,8 @@ class ActorLife:
         """Read it from the closed inbox."""
         if not self._actor.answers_shutdown or not self._actor.ended.is_ready():
             return None
-        return self._actor.actor_ref.send(ShutdownConfirmRequest()).wait(0)
+        answer = self._actor.actor_ref.send(ShutdownConfirmRequest())
+        return None if answer.has_failed() else answer.wait(0)
 
 
 @final

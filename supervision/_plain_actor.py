@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 __all__ = ["PlainActor"]
 
+_WAKE: Envelope[Any] = Envelope(_ActorStop())
+
 
 @final
 class _ReplyTo(pykka.Future[Any]):
@@ -76,10 +78,13 @@ class PlainActor:
         self.thread_id: int | None = None
         #: Resolves once, when the actor's thread has nothing more to do.
         self.ended: Ticket[ActorExit] = Ticket(blocking)
+        self._entered: Callable[[], None] = lambda: None
+        self._in_hand: Envelope[Any] | None = None
+        self._wrap()  # before anybody can speak to it
 
     def launch(self, entered: Callable[[], None]) -> None:
         """Start it; ``entered`` is called, on its thread, when ``on_start`` has returned."""
-        self._wrap(entered)
+        self._entered = entered
         pykka.ActorRegistry.register(self.actor.actor_ref)
         try:
             self._blocking.start_thread(self._run, f"{self._name}-actor")
@@ -113,9 +118,11 @@ class PlainActor:
         pykka.ActorRegistry.unregister(self.actor.actor_ref)
         self.actor.actor_stopped.set()
         self._close_inbox()
-        self._put(Envelope(_ActorStop()))  # it may be waiting for a message, and looks at the flag only after one
+        if (in_hand := self._in_hand) is not None:
+            self._refuse(in_hand)
+        self._put(_WAKE)  # it may be waiting for a message, and looks at the flag only after one
 
-    def _wrap(self, entered: Callable[[], None]) -> None:
+    def _wrap(self) -> None:
         hooked = self._hooked
         set_up, handle_failure, receive, stop = (
             hooked._actor_loop_setup,  # noqa: SLF001  Pykka's extension points, pinned to its major version
@@ -127,7 +134,7 @@ class PlainActor:
         def set_up_and_tell() -> None:
             set_up()
             if not self.actor.actor_stopped.is_set():
-                entered()
+                self._entered()
 
         def record_failure(kind: Any, error: BaseException | None, trace: Any) -> None:
             self._record(error)
@@ -159,14 +166,22 @@ class PlainActor:
 
     def _wrap_inbox(self) -> None:
         inbox = cast("Any", self.actor.actor_inbox)
-        put = self._put = inbox.put
+        put, get = inbox.put, inbox.get
+        self._put = put
+
+        def get_and_note(*args: Any, **kwargs: Any) -> Any:
+            if args or kwargs:  # not the actor's own loop
+                return get(*args, **kwargs)
+            self._in_hand = None
+            envelope = self._in_hand = get()
+            return envelope
 
         def put_and_look(envelope: Any) -> None:
             put(envelope)
             if self._is_closed:  # put first, look second; closing does it in the other order
                 self._flush()
 
-        inbox.put = put_and_look
+        inbox.put, inbox.get = put_and_look, get_and_note
 
     def _run(self) -> None:
         self.thread_id = threading.get_ident()
@@ -185,7 +200,8 @@ class PlainActor:
         write(self.ended, ActorExit(self._name, self._cause, self._was_asked))
 
     def _record(self, error: BaseException | None) -> None:
-        if self._cause is None:  # the first is why; what its handling raises comes after it
+        if self._cause is None and error is not None:  # the first is why; what its handling raises comes after it
+            describe(error)
             self._cause = error
 
     def _close_inbox(self) -> None:
@@ -194,19 +210,28 @@ class PlainActor:
 
     def _flush(self) -> None:
         inbox = cast("WorkQueue[Envelope[Any]]", self.actor.actor_inbox)  # Pykka's queue has those methods too
+        has_seen_wake = False
         while True:
             try:
                 envelope = inbox.get_nowait()
             except queue.Empty:
+                if has_seen_wake:
+                    self._put(_WAKE)  # it is for the actor
                 return
-            if envelope.reply_to is None:
-                continue
-            error = ActorDeadError(self._name, self._cause)
-            with suppress(Exception):  # somebody else's future may have been written already
-                if isinstance(envelope.message, _ActorStop):
-                    envelope.reply_to.set(None)
-                else:
-                    envelope.reply_to.set_exception((ActorDeadError, error, None))
+            if envelope is _WAKE:
+                has_seen_wake = True
+            else:
+                self._refuse(envelope)
+
+    def _refuse(self, envelope: Envelope[Any]) -> None:
+        if envelope.reply_to is None:
+            return
+        error = ActorDeadError(self._name, self._cause)
+        with suppress(Exception):  # somebody else's future may have been written already
+            if isinstance(envelope.message, _ActorStop):
+                envelope.reply_to.set(None)
+            else:
+                envelope.reply_to.set_exception((ActorDeadError, error, None))
 
     def __repr__(self) -> str:
         return f"<PlainActor {self._name!r}, {'ended' if self.ended.is_ready() else 'not ended'}>"

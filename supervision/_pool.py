@@ -29,6 +29,7 @@ class Pool:
         there = [child.id for child in household.family.roster.children.values() if not child.is_held_down]
         pending: list[Ticket[Any]] = [household.terminate_child(child) for child in there[size:]]
         ids = there[:size]
+        pending += [household.wait_started(child) for child in ids]  # an earlier resize may still be at it
         for _ in range(size - len(there)):
             self._made += 1
             child = self._template.model_copy(update={"id": f"{self._template.id}-{self._made}"})

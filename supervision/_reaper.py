@@ -58,6 +58,7 @@ class _Done:
     number: int
     reaped: Reaped | None
     error: BaseException | None = None
+    is_closed: bool = False
 
 
 @final
@@ -107,8 +108,11 @@ class ReaperActor(ControlActor):
     @override
     def on_start(self) -> None:
         for number, each in self._rounds.items():
-            if isinstance(each.mailbox, _SupportsWatch):
-                each.unwatch = each.mailbox.watch_due(partial(self._inbox.put, (_Due(number), None)))
+            try:
+                if isinstance(each.mailbox, _SupportsWatch):
+                    each.unwatch = each.mailbox.watch_due(partial(self._inbox.put, (_Due(number), None)))
+            except Exception as error:  # noqa: BLE001  a back end may be anybody's: then it is looked at now and then
+                report(logging.WARNING, "mailbox %r cannot be watched", each.mailbox.name, error=error)
             self._reap(number)
 
     @override
@@ -143,7 +147,7 @@ class ReaperActor(ControlActor):
 
         def job() -> None:
             try:
-                done = _Done(number, each.mailbox.reap())
+                done = _Done(number, each.mailbox.reap(), is_closed=getattr(each.mailbox, "closed", False) is True)
             except BaseException as error:  # noqa: BLE001  a back end may be anybody's
                 done = _Done(number, None, error)
             self._inbox.put((done, None))
@@ -154,7 +158,7 @@ class ReaperActor(ControlActor):
         """Sleep until the next lease ends."""
         each = self._rounds[done.number]
         each.is_busy = False
-        if isinstance(done.error, MailboxClosedError) or getattr(each.mailbox, "closed", False) is True:
+        if isinstance(done.error, MailboxClosedError) or done.is_closed:
             self._forget(done.number)
             return
         if done.reaped is None:

@@ -17,6 +17,7 @@ from loopwarden.actors import (
 )
 from loopwarden.actors._patience import in_time
 from loopwarden.errors import ChildNotFoundError
+from loopwarden.supervision._child_ref import Terminate
 from loopwarden.supervision._effects import EventKind
 from loopwarden.supervision._reports import Abandoned
 
@@ -53,6 +54,8 @@ class Reception:
         match request:
             case ShutdownRequest():
                 return Deferred(self._shut_down(child, request.timeout))
+            case Terminate():
+                return Deferred(self._household.terminate_child(child))
             case AbandonRequest():
                 return Deferred(self._abandon(child, request))
             case StallReport():
@@ -106,6 +109,8 @@ class Reception:
         directory, tenure = self._household.directory, self._household.tenure_of(child)
         if tenure is not None and tenure.life is not None:
             return tenure.life.ended.map(lambda ended: directory.result_of(child, ended.cause))
+        if tenure is not None:  # its factory is at work
+            return self._household.wait_down(child)
         done: Ticket[ShutdownResult] = Ticket(self._clock.blocking)
         done.complete(directory.last_result(child))
         return done
@@ -114,6 +119,6 @@ class Reception:
 def answer_for_one_that_is_gone(message: ForChild) -> ShutdownResult:
     """Answer for a child that was deleted, or whose supervisor has ended."""
     child = message.seat.child
-    if isinstance(message.request, ShutdownRequest | ShutdownConfirmRequest):
+    if isinstance(message.request, ShutdownRequest | ShutdownConfirmRequest | Terminate):
         return ShutdownResult(loop_name=child, clean_shutdown=True, duration=0.0)
     raise ChildNotFoundError(child)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Self, final
 
@@ -56,7 +57,7 @@ class DaemonScope:
     """
 
     def __init__(self, timeout: float = PATIENCE, *, clock: Clock = SYSTEM_CLOCK) -> None:
-        self._timeout = timeout
+        self._timeout = _checked(timeout)
         self._clock = clock
         self._owned: list[tuple[str, ControlActor]] = []
         self._is_over = False
@@ -102,27 +103,35 @@ class DaemonScope:
             ExceptionGroup: what daemons have raised, and a `StillRunningError` for each that did not stop, which is
                 abandoned.
         """
-        errors = self._stop(timeout)
+        errors = self._stop(_checked(timeout))
         if errors:
             raise BaseExceptionGroup("daemons have failed", errors)
 
     def _stop(self, timeout: float) -> list[BaseException]:
-        owned, self._owned = self._owned, []
         deadline = self._clock.monotonic() + timeout
-        late: list[tuple[str, ControlActor]] = []
-        for index, (name, actor) in enumerate(reversed(owned)):
-            left = max(0.0, deadline - self._clock.monotonic())
-            _ask_to_stop(actor, left)
-            if not actor.ended.wait_ready(left / (len(owned) - index), self._clock):
-                late.append((name, actor))
         errors: list[BaseException] = []
+        stopped: list[tuple[str, ControlActor]] = []
+        late: list[tuple[str, ControlActor]] = []
+        try:
+            while self._owned:  # also what a daemon starts while it is being stopped
+                name, actor = self._owned[-1]
+                left = max(0.0, deadline - self._clock.monotonic())
+                _ask_to_stop(actor, left)
+                has_ended = actor.ended.wait_ready(left / len(self._owned), self._clock)
+                self._owned.remove((name, actor))
+                (stopped if has_ended else late).append((name, actor))
+        except BaseException:  # a Ctrl-C: nobody is waited for, but everybody is asked
+            for _, actor in (*self._owned, *late):
+                _ask_to_stop(actor, 0.0)
+            raise
         for name, actor in late:
-            if not actor.ended.wait_ready(max(0.0, deadline - self._clock.monotonic()), self._clock):
-                errors.append(StillRunningError(name))
-                owned.remove((name, actor))
-                if actor.answers_shutdown:
-                    actor.actor_ref.send(AbandonRequest(reason="its scope has ended"))
-        causes = [actor.ended.wait(0).cause for _, actor in owned]
+            if actor.ended.wait_ready(max(0.0, deadline - self._clock.monotonic()), self._clock):
+                stopped.append((name, actor))
+                continue
+            errors.append(StillRunningError(name))
+            if actor.answers_shutdown:
+                actor.actor_ref.send(AbandonRequest(reason="its scope has ended"))
+        causes = [actor.ended.wait(0).cause for _, actor in stopped]
         return errors + [cause for cause in causes if cause is not None]
 
     def __enter__(self) -> Self:
@@ -138,6 +147,12 @@ class DaemonScope:
 
     def __repr__(self) -> str:
         return f"<DaemonScope, {len(self._owned)} daemons>"
+
+
+def _checked(timeout: float) -> float:
+    if type(timeout) not in {int, float} or not 0 <= timeout < math.inf:
+        raise ValueError(f"timeout must be a number of seconds from 0 on, got {timeout!r}")
+    return timeout
 
 
 def _ask_to_stop(actor: ControlActor, timeout: float) -> None:

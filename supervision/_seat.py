@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
 from loopwarden._log import describe
-from loopwarden._ticket import Ticket
+from loopwarden._ticket import SharedTicket, Ticket
 from loopwarden.actors import Activity, ActorExit, ControlRef, HealthStatus, LoopState
 from loopwarden.supervision._child import ChildState
 
@@ -52,9 +52,9 @@ class Seat:
         #: One value, replaced as a whole, so that a reader never sees half of a change.
         self.occupant = Occupant()
         #: Resolves when the child is deleted, or its supervisor has ended.
-        self.ended: Ticket[ActorExit] = Ticket(clock.blocking)
+        self.ended: Ticket[ActorExit] = SharedTicket(clock.blocking)
         #: Resolves when the child is up for the first time.
-        self.ready: Ticket[None] = Ticket(clock.blocking)
+        self.ready: Ticket[None] = SharedTicket(clock.blocking)
 
     @property
     def ref(self) -> pykka.ActorRef[Any] | None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast, get_args
 
 from typing_extensions import Unpack, override
 
-from loopwarden._log import describe
+from loopwarden._log import describe, report
 from loopwarden._ticket import Ticket, write
 from loopwarden.actors import (
     AbandonRequest,
@@ -58,7 +59,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Supervisor"]
 
-_REPORTS = get_args(Report)
+_REPORTS = frozenset(get_args(Report))
 
 _STATES = {
     Phase.STARTING: LoopState.STARTING,
@@ -173,17 +174,22 @@ class Supervisor(ControlActor):
         self._household.begin()
 
     @override
-    def on_receive(self, message: object) -> object:
+    def _handle_receive(self, message: Any) -> Any:
         try:
-            return self._answer_to(message)
-        except SupervisionError as refusal:
-            # As an answer, not as an exception: a request that cannot be met must not end whoever was told it.
+            return super()._handle_receive(message)
+        except Exception as refusal:
+            if type(message) in _REPORTS:
+                raise  # a fault of ours, which a supervisor above is to hear of
+            # As an answer, not as an exception: what cannot be done must not end whoever was told to do it.
             refused: Ticket[None] = Ticket(self.clock.blocking)
             refused.fail(refusal)
+            if not isinstance(refusal, SupervisionError):
+                report(logging.WARNING, "%s was told what it cannot do", self._actor_ref, error=refusal)
             return Deferred(refused)
 
-    def _answer_to(self, message: object) -> object:  # noqa: PLR0911  one answer for each request
-        if isinstance(message, _REPORTS):
+    @override
+    def on_receive(self, message: object) -> object:  # noqa: PLR0911  one answer for each request
+        if type(message) in _REPORTS:
             self._household.report(cast("Report", message))
             return None
         match message:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import math
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
-from loopwarden._log import report
+from loopwarden._log import describe, report
 from loopwarden.errors import LoopAbandonedError
 from loopwarden.supervision._reports import FromBelow, Made, Reporter, TimedOut
 from loopwarden.supervision._verdict import ChildExit, ExitReason
@@ -25,6 +26,9 @@ __all__ = ["Tenure"]
 
 #: Seconds that a child has to stop, if its spec does not say.
 PATIENCE = 5.0
+#: Seconds that an actor has to end once it was abandoned, which takes it milliseconds; a supervisor has more, because
+#: it abandons its children first.
+LAST_SECONDS = 3.0
 
 
 @final
@@ -43,6 +47,8 @@ class Tenure:
     has_entered: bool = False
     is_stopping: bool = False
     is_abandoned: bool = False
+    #: Why it was abandoned.
+    reason: str = ""
     # Runs out when it has had its time to stop.
     _timer: Timer | None = None
 
@@ -53,6 +59,7 @@ class Tenure:
             try:
                 made = Made(self.incarnation, make())
             except BaseException as error:  # noqa: BLE001  isolates user code: it is why the start failed
+                describe(error)  # here, where other people's code may take its time
                 made = Made(self.incarnation, error=error)
             self.put(made)
 
@@ -81,6 +88,13 @@ class Tenure:
             report(logging.WARNING, "the stop of child %r has no time-out", self.spec.id, error=error)
             if self.life is None:  # a factory that hangs would never be heard of again
                 self.put(TimedOut(self.incarnation))
+
+    def wait_for_the_end(self, clock: Clock) -> None:
+        """Report it once more if it does not end although it was abandoned, because its actor hangs too."""
+        self.cancel_timer()
+        seconds = LAST_SECONDS * (5 if self.is_supervisor else 1)
+        with suppress(RuntimeError):  # no thread for timers: then it is waited for
+            self._timer = clock.call_later(seconds, lambda: self.put(TimedOut(self.incarnation)))
 
     def cancel_timer(self) -> None:
         """Note that it has ended in time."""

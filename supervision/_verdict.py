@@ -63,9 +63,10 @@ def exit_of(cause: BaseException | None, *, asked: bool) -> ChildExit:
     """Return how an actor has ended that ended by ``cause``."""
     if cause is None:
         return ChildExit(ExitReason.SHUTDOWN if asked else ExitReason.NORMAL, None, asked)
-    if isinstance(cause, LoopAbandonedError):
+    # By type(): the class of other people's exceptions may be a property that raises.
+    if issubclass(type(cause), LoopAbandonedError):
         return ChildExit(ExitReason.KILLED, cause, asked)
-    if isinstance(cause, SupervisorGaveUp):
+    if issubclass(type(cause), SupervisorGaveUp):
         return ChildExit(ExitReason.SHUTDOWN, cause, asked)
     return ChildExit(ExitReason.ERROR, cause, asked)
 
@@ -85,5 +86,8 @@ def judge(restart: Restart, ended: ChildExit, decide: Mapping[type[BaseException
 def _decision(error: BaseException | None, decide: Mapping[type[BaseException], Decision]) -> Decision:
     if error is None or not decide:
         return "restart"
-    nearest: list[Decision] = [decide[kind] for kind in type(error).__mro__ if kind in decide]
-    return nearest[0] if nearest else "restart"
+    for kind in type(error).__mro__:
+        for named, decision in decide.items():
+            if named is kind:  # not by hash: other people's classes may have none
+                return decision
+    return "restart"

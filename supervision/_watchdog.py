@@ -111,7 +111,7 @@ class WatchdogActor(ControlActor):
         for name, policy in self._policies.items():
             if not isinstance(policy, StallPolicy):  # pyright: ignore[reportUnnecessaryIsInstance]  a caller without types
                 raise TypeError(f"the policy of loop {name!r} must be a StallPolicy, got {policy!r}")
-        if interval <= 0:
+        if not interval > 0:  # nan is not
             raise ValueError(f"interval must be more than 0 seconds, got {interval!r}")
         if max_zombies < 0:
             raise ValueError(f"max_zombies must be 0 or more, got {max_zombies!r}")

@@ -8,10 +8,15 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
+from typing import cast
 
 __all__ = ["describe", "report"]
 
 logger = logging.getLogger("loopwarden")
+
+#: Characters of a text about an exception that are kept: enough to see what it is, and a thousand of them are not much.
+LONGEST = 4_000
+_TEXT = "_loopwarden_text"
 
 
 def report(level: int, text: str, *args: object, error: BaseException | None = None) -> None:
@@ -21,8 +26,20 @@ def report(level: int, text: str, *args: object, error: BaseException | None = N
 
 
 def describe(thing: object) -> str:
-    """Return ``repr(thing)``, or its type if its ``repr`` raises."""
+    """Return ``repr(thing)``, or its type if its ``repr`` raises; shortened if it is very long.
+
+    An exception is described once: whoever catches it calls this first, on a thread that may be kept waiting by other
+    people's code, and all who hear of it later get the same text.
+    """
+    known = getattr(thing, "__dict__", None) if isinstance(thing, BaseException) else None
+    if isinstance(known, dict) and _TEXT in known:
+        return str(cast("dict[str, object]", known)[_TEXT])
     try:
-        return repr(thing)
+        text = repr(thing)
     except BaseException:  # noqa: BLE001  isolates user code
-        return f"<{type(thing).__name__} without a repr>"
+        text = f"<{type(thing).__name__} without a repr>"
+    if len(text) > LONGEST:
+        text = f"{text[:LONGEST]} and so on, {len(text)} characters in all"
+    if isinstance(known, dict):
+        known[_TEXT] = text
+    return text

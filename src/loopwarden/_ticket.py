@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from loopwarden.clock import Clock
 
-__all__ = ["Ticket", "settle", "wait_all", "write"]
+__all__ = ["SharedTicket", "Ticket", "settle", "wait_all", "write"]
 
 T = TypeVar("T")
 J = TypeVar("J")
@@ -294,6 +294,15 @@ class Ticket(pykka.Future[T]):
             return "<Ticket, pending>"
         result, error, _ = outcome
         return f"<Ticket, done: {describe(result)}>" if error is None else f"<Ticket, failed: {describe(error)}>"
+
+
+class SharedTicket(Ticket[T]):
+    """A ticket that many watch, so none of them may cancel it for the others."""
+
+    @override
+    def cancel(self) -> bool:
+        """Refuse: return false."""
+        return False
 
 
 def write(ticket: Ticket[Any], result: object = None, error: BaseException | None = None) -> bool:

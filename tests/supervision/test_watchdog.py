@@ -313,7 +313,9 @@ def test_of_eight_workers_seven_go_on_and_the_loop_is_not_restarted(
         for body in range(50):
             handler.finished(body).wait(timeout=5)
         while [each.activity for each in health(loop).workers].count(Activity.POLLING) < 7:
-            assert loop.is_alive()  # those that have finished are not at their next poll yet, and time is to stand still
+            assert (
+                loop.is_alive()
+            )  # those that have finished are not at their next poll yet, and time is to stand still
         before = {each.worker for each in health(loop).workers}
         with Watch(clock, root) as watch:
             watch.look(12)
