@@ -64,7 +64,8 @@ class Message(Generic[T, R]):
 
     Exactly one of `acknowledge`, `nack`, `put_back` and `dead_letter` finalises it; a second one raises
     `MessageFinalizedError`. Once the delivery is over, because its lease has ended or its worker was
-    fenced, each of them raises `ReceiptHandleExpiredError` and touches nothing: least of all the next delivery.
+    fenced, each of them raises `ReceiptHandleExpiredError` and touches nothing: least of all the next delivery. Only
+    `put_back` is still good for a worker that was fenced, as long as the lease is: it says that nothing was begun.
 
     Attributes:
         id: The message's id, the same in every delivery.

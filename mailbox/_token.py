@@ -45,7 +45,10 @@ class Token:
         self._open()
 
     def fence(self) -> None:
-        """Stop, and refuse from now on whatever is acknowledged, extended or replied with this token."""
+        """Stop, and refuse from now on whatever is acknowledged, extended or replied with this token.
+
+        What was not begun can still be put back.
+        """
         self._fenced = True
         self.stop()
 

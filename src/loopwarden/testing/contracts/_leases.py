@@ -90,6 +90,22 @@ class Leases(MailboxFixtures):
 
         assert bodies(mailbox.receive()) == ["abandoned"]
 
+    def test_a_fenced_worker_can_put_back_what_it_has_not_begun_while_its_lease_lasts(
+        self, mailbox: Box, clock: FakeClock
+    ) -> None:
+        mailbox.send("not begun")
+        token = Token()
+        [message] = mailbox.receive(token=token, visibility_timeout=10)
+        token.fence()
+
+        message.put_back()
+
+        [again] = mailbox.receive(token=Token(), visibility_timeout=10)
+        assert (again.body, again.delivery_count) == ("not begun", 1)
+        clock.advance(10)
+        with pytest.raises(ReceiptHandleExpiredError):
+            again.put_back()
+
     # Giving back.
 
     def test_a_nacked_message_comes_back_in_its_old_place_and_is_counted(self, mailbox: Box) -> None:

@@ -6,6 +6,7 @@ but the tests that run it.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias, final
@@ -105,10 +106,10 @@ class Model:
             letter.due = self.now + visibility_timeout
         return taken
 
-    def holds(self, delivery: Delivery) -> bool:
+    def holds(self, delivery: Delivery, *, even_if_fenced: bool = False) -> bool:
         """Say whether a delivery is not over."""
         due = delivery.letter.due
-        is_fenced = delivery.token is not None and delivery.token.fenced
+        is_fenced = delivery.token is not None and delivery.token.fenced and not even_if_fenced
         return delivery.is_lease and due is not None and self.now < due and not is_fenced
 
     def remove(self, letter: Letter) -> None:
@@ -245,7 +246,8 @@ class MailboxMachine(RuleBasedStateMachine):
 
     @rule(which=_which)
     def put_back(self, which: int) -> None:
-        self._settle(which, lambda message: message.put_back(), lambda each: self.model.give_back(each, uncounted=1))
+        back = functools.partial(self.model.give_back, uncounted=1)
+        self._settle(which, lambda message: message.put_back(), back, fenced=True)
 
     @rule(which=_which, error=_errors)
     def dead_letter(self, which: int, error: str | None) -> None:
@@ -334,12 +336,12 @@ class MailboxMachine(RuleBasedStateMachine):
         for which in range(len(self.model.deliveries)):  # what is leased may still be finalised
             self._settle(which, lambda message: message.acknowledge(), self.model.remove)
 
-    def _settle(self, which: int, call: Call, effect: Effect, *, finalizes: bool = True) -> None:
+    def _settle(self, which: int, call: Call, effect: Effect, *, finalizes: bool = True, fenced: bool = False) -> None:
         """Do it to one of the latest deliveries, which may well be over."""
         if not self.model.deliveries:
             return
         delivery = self.model.deliveries[-1 - which % len(self.model.deliveries)]
-        if delivery.is_finalized or not self.model.holds(delivery):
+        if delivery.is_finalized or not self.model.holds(delivery, even_if_fenced=fenced):
             with pytest.raises(MessageFinalizedError if delivery.is_finalized else ReceiptHandleExpiredError):
                 call(delivery.real)
         else:
