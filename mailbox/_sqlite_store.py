@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import warnings
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
 from loopwarden.errors import InvalidParameterError, MailboxConnectionError
 from loopwarden.mailbox._doorbell import Doorbell
 from loopwarden.mailbox._sqlite_line import Line
+from loopwarden.mailbox._sqlite_schema import apply_schema, check_schema
 from loopwarden.mailbox._sqlite_transaction import Transaction
 from loopwarden.mailbox._waiters import Waiters
 
@@ -59,10 +59,9 @@ class SqliteStore:
         self.level = ""
         # One for everything: to make one takes a third of the time of a statement.
         self._cursor: sqlite3.Cursor | None = None
-        schema = resources.files("loopwarden.mailbox").joinpath("sql/schema.sql").read_text("utf-8")
         try:
             with self.lock, self.connection(str(path)) as cursor:
-                cursor.executescript(schema)
+                apply_schema(cursor.connection, self.path)
         except BaseException:
             self.close()
             raise
@@ -145,6 +144,7 @@ class SqliteStore:
         # isolation_level=None: transactions begin and end where we say. The lock keeps threads apart.
         database = sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
         try:
+            check_schema(database, self.path)  # before the mode is changed, which writes
             _use_wal(database)
             database.execute(f"PRAGMA synchronous = {self._synchronous}")
             self.level = self._synchronous

@@ -1,0 +1,91 @@
+"""What a SQLite file must be like for mailboxes to be in it, looked at before anything is written."""
+
+from __future__ import annotations
+
+import functools
+import sqlite3
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+from loopwarden.errors import InvalidParameterError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+__all__ = ["VERSION", "apply_schema", "check_schema"]
+
+#: The file's ``user_version``; to be raised with every change of the schema that older code must not write to.
+VERSION = 1
+
+_COLUMNS = (
+    'SELECT tables.name, columns.name, columns.type, columns."notnull", columns.pk'
+    " FROM sqlite_master AS tables, pragma_table_info(tables.name) AS columns WHERE tables.type IN ('table', 'view')"
+)
+
+
+def check_schema(database: sqlite3.Connection, path: Path) -> int:
+    """Return the version of a file, which is 0 if it has none yet; it only reads.
+
+    Raises:
+        InvalidParameterError: if the file has another version, or a table of the same name that is not ours.
+    """
+    [version] = database.execute("PRAGMA user_version").fetchone()
+    if version not in {0, VERSION}:
+        raise _refusal(path, f"this one has version {version}")
+    found = _tables(database)
+    for table, columns in _expected().items():
+        if found.get(table, columns) != columns:
+            raise _refusal(path, f"this one has version {version} and another table {table!r}")
+    return int(version)
+
+
+def apply_schema(database: sqlite3.Connection, path: Path) -> None:
+    """Make what is not there yet, all or nothing; whoever opens the file at this moment waits.
+
+    Raises:
+        InvalidParameterError: as `check_schema`.
+    """
+    database.execute("BEGIN IMMEDIATE")
+    with database:
+        # Again, now that nobody else writes: the file may have become another one since.
+        version = check_schema(database, path)
+        for statement in _statements():
+            database.execute(statement)
+        if not version:
+            database.execute(f"PRAGMA user_version = {VERSION}")
+
+
+def _refusal(path: Path, found: str) -> InvalidParameterError:
+    expected = f"a new file, or one of mailboxes with schema version {VERSION} ({found})"
+    return InvalidParameterError(str(path), "path", str(path), expected)
+
+
+def _tables(database: sqlite3.Connection) -> dict[str, list[tuple[Any, ...]]]:
+    tables: dict[str, list[tuple[Any, ...]]] = {}
+    for table, *column in database.execute(_COLUMNS):
+        tables.setdefault(table, []).append(tuple(column))
+    return tables
+
+
+@functools.cache
+def _expected() -> dict[str, list[tuple[Any, ...]]]:
+    """Return the columns that our tables have; asked of SQLite, so that they are written down once."""
+    database = sqlite3.connect(":memory:")
+    try:
+        for statement in _statements():
+            database.execute(statement)
+        return _tables(database)
+    finally:
+        database.close()
+
+
+def _statements() -> Iterator[str]:
+    # One by one, because executescript would commit what was begun.
+    statement = ""
+    schema = resources.files("loopwarden.mailbox").joinpath("sql/schema.sql").read_text("utf-8")
+    for line in schema.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
