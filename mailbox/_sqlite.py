@@ -202,7 +202,7 @@ class SqliteMailbox(Generic[T, R]):
             with self._store.lock:
                 if self._store.closed:
                     raise MailboxClosedError(self._name)
-                with self._step as cursor:
+                with self._step as cursor, cursor.connection:
                     now = self._clock.wall()
                     sent_before = self._sent_before(cursor, dedup_id, now)
                     if sent_before is not None:
@@ -277,7 +277,7 @@ class SqliteMailbox(Generic[T, R]):
     def reap(self) -> Reaped:
         """Bring back what is due; see `Mailbox.reap`."""
         with self._store.lock:
-            with self._step as cursor:
+            with self._step as cursor, cursor.connection:
                 returned, dead = self._queue.bring_back(cursor, self._clock.wall())
                 if returned:
                     self._store.announce(self._name)

@@ -87,7 +87,7 @@ class SqliteDeadLetters(Generic[T]):
             return [message_id for (message_id,) in found]
 
     def _redrive_one(self, message_id: str) -> bool:
-        with self._store.lock, self._store.transaction(self.name) as cursor:
+        with self._store.lock, self._store.transaction(self.name) as cursor, cursor.connection:
             rows = self._queue.rows(cursor, "id = ?", message_id)
             if not rows:
                 return False

@@ -142,7 +142,7 @@ class SqliteQueue(Generic[B]):
 
     def take(self, limit: int, visibility_timeout: float, token: Token | None) -> list[Message[B, Any]]:
         """Lease up to ``limit`` visible messages; one that was delivered before comes alone."""
-        with self._unflushed_step as cursor:
+        with self._unflushed_step as cursor, cursor.connection:
             now = self._wall()
             due = now + visibility_timeout
             while found := self._visible(cursor, limit, now):
@@ -211,7 +211,7 @@ class SqliteQueue(Generic[B]):
         refused: list[Message[B, Any]] = []
         everything = list(messages)  # before the lock: a generator is other people's code
         with self._store.lock:
-            with self._step as cursor:
+            with self._step as cursor, cursor.connection:
                 now = self._wall()
                 for message in everything:
                     is_open = self._is_here(message) and not message.is_finalized and _is_good(message, now)
@@ -225,7 +225,7 @@ class SqliteQueue(Generic[B]):
     def settle_acknowledge(self, message: Message[B, Any]) -> None:
         """Do what `Message.acknowledge` says."""
         with self._store.lock:
-            with self._step as cursor:
+            with self._step as cursor, cursor.connection:
                 # As `_check_holds`, without its statement: this is on the path of every message.
                 is_good = _is_good(message, self._wall())
                 if not is_good or not cursor.execute(_DELETE, self._key(message)).rowcount:
@@ -234,7 +234,7 @@ class SqliteQueue(Generic[B]):
 
     def settle_put_back(self, message: Message[B, Any]) -> None:
         """Do what `Message.put_back` says."""
-        with self._store.lock, self._unflushed_step as cursor:
+        with self._store.lock, self._unflushed_step as cursor, cursor.connection:
             self._check_holds(cursor, message)
             cursor.execute(_PUT_BACK, self._key(message))
             self._store.announce(self._name)
@@ -242,7 +242,7 @@ class SqliteQueue(Generic[B]):
     def settle_extend(self, message: Message[B, Any], timeout: float) -> None:
         """Do what `Message.extend_visibility` says."""
         with self._store.lock:
-            with self._unflushed_step as cursor:
+            with self._unflushed_step as cursor, cursor.connection:
                 now = self._check_holds(cursor, message)
                 cursor.execute(_EXTEND, (now + timeout, *self._key(message)))
             # Under the lock: it is part of the key, by which another thread may be about to acknowledge.
@@ -250,7 +250,7 @@ class SqliteQueue(Generic[B]):
 
     def settle_nack(self, message: Message[B, Any], visibility_timeout: float, error: str | None) -> None:
         """Do what `Message.nack` says."""
-        with self._store.lock, self._step as cursor:
+        with self._store.lock, self._step as cursor, cursor.connection:
             now = self._check_holds(cursor, message)
             due, sequence = message.due, cast("Row", message.record).sequence
             if self._is_exhausted(message.delivery_count):
@@ -262,7 +262,7 @@ class SqliteQueue(Generic[B]):
 
     def settle_dead_letter(self, message: Message[B, Any], reason: str, error: str | None) -> None:
         """Do what `Message.dead_letter` says."""
-        with self._store.lock, self._step as cursor:
+        with self._store.lock, self._step as cursor, cursor.connection:
             self._check_holds(cursor, message)
             self.bury(cursor, message.due, cast("Row", message.record).sequence, reason, error)
 

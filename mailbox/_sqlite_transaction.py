@@ -16,16 +16,23 @@ __all__ = ["Transaction"]
 
 @final
 class Transaction:
-    """Gives a cursor of a store and, at its end, commits, or undoes everything if there was an error.
+    """Gives a cursor of a store; if there was an error, nothing was done, and what SQLite raised is one of our errors.
 
     It may be used again and again, each time under the store's lock. A class, and kept: three of these are on the path
     of every message, and a generator takes as long as a statement does.
+
+    What commits, or undoes, is the connection's own ``with``, which must be the innermost one::
+
+        with store.lock, transaction as cursor, cursor.connection:
+
+    It is written in C. A Ctrl-C can be raised where a function in Python begins, so an end that is written in Python
+    may not even begin, and the file would stay locked for all others.
 
     Args:
         store: The file.
         mailbox: Whom an error is about.
         synchronous: ``"FULL"`` if it is to be flushed.
-        single: True for exactly one statement, which SQLite itself does or does not do.
+        single: True for exactly one statement, which SQLite itself does or does not do; it needs no inner ``with``.
     """
 
     __slots__ = ("_cursor", "_mailbox", "_single", "_store", "_synchronous")
@@ -58,24 +65,17 @@ class Transaction:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        cursor = self._cursor
-        if error is not None or cursor is None:
+        if error is not None:
             self._undo(error)
             return
-        try:
-            if not self._single:
-                cursor.execute("COMMIT")
-        except BaseException as failure:
-            self._undo(failure)
-            raise
         store = self._store
         if store.closed:
-            store.release(cursor)
+            self._release()
         if store.announced:
             store.ring()
 
-    def _undo(self, error: BaseException | None) -> None:
-        """Undo everything; an error of SQLite becomes one of ours."""
+    def _undo(self, error: BaseException) -> None:
+        """Undo what an interrupt has left open; an error of SQLite becomes one of ours."""
         cursor = self._cursor
         try:
             self._store.announced.clear()
@@ -83,7 +83,12 @@ class Transaction:
                 with contextlib.suppress(sqlite3.Error):
                     cursor.execute("ROLLBACK")
         finally:
-            if cursor is not None:
-                self._store.release(cursor)
+            self._release()
         if isinstance(error, sqlite3.Error):
             raise self._store.failure(self._mailbox, error) from error
+
+    def _release(self) -> None:
+        """Let a connection go that was for one use."""
+        cursor, self._cursor = self._cursor, None
+        if cursor is not None:
+            self._store.release(cursor)

@@ -139,7 +139,7 @@ def test_a_store_does_not_take_a_block_for_its_own_that_it_lost_to_another(make:
 def test_places_that_were_set_aside_by_what_was_undone_are_not_given(make: Make) -> None:
     jobs, other = make(), make()
     jobs.send_many(["first", "second"])
-    with jobs._store.lock, jobs._store.transaction("jobs") as cursor:
+    with jobs._store.lock, jobs._store.transaction("jobs") as cursor, cursor.connection:
         jobs._store.line.give(cursor, BLOCK - 1)  # more than are left, so from a new block, and one of that is left
         cursor.execute("ROLLBACK")
         cursor.execute("BEGIN")
