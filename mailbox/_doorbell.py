@@ -85,13 +85,13 @@ class Doorbell:
                     _send(self._folder / name, mailbox.encode())
 
     def close(self) -> None:
-        """Hear nobody any more, and let the thread end."""
-        address = self._address
-        self._socket = self._address = None
-        if address is not None:
-            _send(address, _QUIT)
+        """Hear nobody any more, and let the thread end; if it is interrupted, a second one does what is left."""
+        self._socket = None
+        if self._address is not None:
+            _send(self._address, _QUIT)
             with contextlib.suppress(OSError):
-                address.unlink(missing_ok=True)
+                self._address.unlink(missing_ok=True)
+            self._address = None
 
     def hears_with(self, bell: socket.socket) -> bool:
         """Say whether that socket is still the bell."""

@@ -40,11 +40,13 @@ _THIS = "mailbox = ? AND due = ? AND sequence = ?"
 _HOLDS = f"{_THIS} AND receipt = ?"
 _DELETE = f"DELETE FROM messages WHERE {_HOLDS}"  # noqa: S608  no part of these comes from outside
 _CHECK = f"SELECT 1 FROM messages WHERE {_HOLDS}"  # noqa: S608
+_IS_THERE = f"SELECT 1 FROM messages WHERE {_THIS}"  # noqa: S608
 _PUT_BACK = f"UPDATE messages SET due = 0, count = count - 1, receipt = receipt + 1 WHERE {_HOLDS}"  # noqa: S608
 _EXTEND = f"UPDATE messages SET due = ? WHERE {_HOLDS}"  # noqa: S608
 _LEASE = f"UPDATE messages SET due = ?, count = count + 1, receipt = receipt + 1 WHERE {_THIS}"  # noqa: S608
 _NACK = f"UPDATE messages SET due = ?, receipt = receipt + 1, error = coalesce(?, error) WHERE {_THIS}"  # noqa: S608
-_BRING_BACK = f"UPDATE messages SET due = 0, receipt = receipt + 1 WHERE {_THIS}"  # noqa: S608
+_BRING_BACK = f"UPDATE OR IGNORE messages SET due = 0, receipt = receipt + 1 WHERE {_THIS}"  # noqa: S608
+_MOVE_BACK = f"UPDATE messages SET due = 0, sequence = ?, receipt = receipt + 1 WHERE {_THIS}"  # noqa: S608
 _DIE = (
     "mailbox = mailbox || ':dead', due = 0, sequence = ?, error = coalesce(?, error), source = mailbox, dead_at = ?,"
     " reason = ?, dead_count = count, count = 0, receipt = 0"
@@ -185,8 +187,16 @@ class SqliteQueue(Generic[B]):
         for due, sequence, _, count in exhausted:
             self.bury(cursor, due, sequence, f"it was delivered {count} times")
         if returned:
-            cursor.executemany(_BRING_BACK, [(self._name, due, sequence) for due, sequence, _, _ in returned])
+            keys = [(self._name, due, sequence) for due, sequence, _, _ in returned]
+            if cursor.executemany(_BRING_BACK, keys).rowcount < len(keys):
+                self._move_back(cursor, keys)
         return [each[2] for each in returned], [each[2] for each in exhausted]
+
+    def _move_back(self, cursor: sqlite3.Cursor, keys: list[tuple[str, float, int]]) -> None:
+        """Give those of ``keys`` a new place whose own is taken, as in a file that something else has written to."""
+        for key in keys:
+            if cursor.execute(_IS_THERE, key).fetchone() is not None:
+                cursor.execute(_MOVE_BACK, (self._store.line.give(cursor, 1), *key))
 
     def bury(self, cursor: sqlite3.Cursor, due: float, sequence: int, reason: str, error: str | None = None) -> None:
         """Make a message a dead letter: it leaves one mailbox and enters the other in one step."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 import warnings
 from pathlib import Path
@@ -18,6 +19,7 @@ from loopwarden.mailbox._waiters import Waiters
 if TYPE_CHECKING:
     from collections.abc import Generator
 
+    from loopwarden._blocking import Lock
     from loopwarden.clock import Clock
 
 __all__ = ["SqliteStore"]
@@ -28,6 +30,9 @@ BUSY_SECONDS = 30.0
 #: Pages in the WAL after which it begins anew, where it is flushed with each step. A file that is written over is
 #: flushed in half the time of one that grows, so it should not grow for long; SQLite's own 1000 is for the others.
 FULL_WAL_PAGES = 400
+
+#: What stores in this process had inherited by a fork: kept, because to drop a connection is to close it.
+_inherited: list[object] = []
 
 
 @final
@@ -40,14 +45,12 @@ class SqliteStore:
     """
 
     def __init__(self, path: str | Path, *, synchronous: str, clock: Clock) -> None:
-        self.path = Path(path)
+        self._pid = os.getpid()
+        self.path = _check_path(path)
         if synchronous not in {"NORMAL", "FULL"}:
             raise InvalidParameterError(str(path), "synchronous", synchronous, "'NORMAL' or 'FULL'")
-        if self.path.is_dir():
-            raise InvalidParameterError(str(path), "path", str(path), "a file, and this is a folder")
         self._synchronous = synchronous
-        #: Guards the connection, the waiters and `closed`. Called while it is held: SQLite, `Gate.open`.
-        self.lock = clock.blocking.lock()
+        self._lock = clock.blocking.lock()
         self.closed = False
         self._waiters: dict[str, Waiters] = {}
         #: Mailboxes to ring for when the transaction is committed.
@@ -65,6 +68,19 @@ class SqliteStore:
         except BaseException:
             self.close()
             raise
+
+    @property
+    def lock(self) -> Lock:
+        """Guards the connection, the waiters and `closed`. Called while it is held: SQLite, `Gate.open`.
+
+        Raises:
+            InvalidParameterError: in a process that was forked from the one that has opened the file. SQLite must not
+                be used there, and whoever held the lock is not there to let it go.
+        """
+        if os.getpid() != self._pid:
+            expected = f"{self._pid}, which has opened the file: open it anew after a fork"
+            raise InvalidParameterError(str(self.path), "process", os.getpid(), expected)
+        return self._lock
 
     def waiters(self, mailbox: str) -> Waiters:
         """Return the receives of this process that wait for ``mailbox``, always the same object; under the lock."""
@@ -142,7 +158,9 @@ class SqliteStore:
 
     def _connect(self) -> sqlite3.Connection:
         # isolation_level=None: transactions begin and end where we say. The lock keeps threads apart.
-        database = sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+        # A closed store opens what is there, and makes nothing: a new file would not have what is to be finalised.
+        place = f"{self.path.as_uri()}?mode={'rw' if self.closed else 'rwc'}"
+        database = sqlite3.connect(place, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
         try:
             check_schema(database, self.path)  # before the mode is changed, which writes
             _use_wal(database)
@@ -156,25 +174,50 @@ class SqliteStore:
         return database
 
     def close(self) -> None:
-        """Close the connection and the bell, and wake everybody; under no lock."""
+        """Close the connection and the bell, and wake everybody; under no lock.
+
+        If it is interrupted, a second one does what is left. In a process that was forked it does nothing: all of it
+        is the parent's.
+        """
+        if os.getpid() != self._pid:
+            return
         with self.lock:
-            if self.closed:
-                return
             self.closed = True
-            if self._cursor is not None:
-                self._cursor.connection.close()
-                self._cursor = None
-            for waiters in self._waiters.values():
-                waiters.wake_all()
-            self.bell.close()
+            # Forgotten first: whoever finalises a message later must not find a connection that is closed.
+            cursor, self._cursor = self._cursor, None
+            try:
+                if cursor is not None:
+                    cursor.connection.close()
+            finally:
+                try:
+                    for waiters in self._waiters.values():
+                        waiters.wake_all()
+                finally:
+                    self.bell.close()
 
     def __del__(self) -> None:
-        if not getattr(self, "closed", True):
-            warnings.warn(f"unclosed {self!r}", ResourceWarning, source=self, stacklevel=1)
-            self.close()
+        if getattr(self, "closed", True):
+            return
+        if os.getpid() != self._pid:
+            _inherited.append((self._cursor, self.bell))
+            return
+        warnings.warn(f"unclosed {self!r}", ResourceWarning, source=self, stacklevel=1)
+        self.close()
 
     def __repr__(self) -> str:
         return f"<SqliteStore {str(self.path)!r}{', closed' if self.closed else ''}>"
+
+
+def _check_path(path: str | Path) -> Path:
+    """Return where the file is, wherever the process goes from here."""
+    if str(path) == ":memory:":
+        raise InvalidParameterError(str(path), "path", str(path), "a file; for memory there is InMemoryMailbox")
+    if "\0" in str(path):
+        raise InvalidParameterError(str(path), "path", str(path), "a path without a zero byte")
+    absolute = Path(path).absolute()
+    if absolute.is_dir():
+        raise InvalidParameterError(str(path), "path", str(path), "a file, and this is a folder")
+    return absolute
 
 
 def _use_wal(database: sqlite3.Connection) -> None:

@@ -71,6 +71,8 @@ class Transaction:
         store = self._store
         if store.closed:
             self._release()
+        else:
+            self._cursor = None  # kept, it would keep the connection half open when the store is closed
         if store.announced:
             store.ring()
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from loopwarden.errors import MailboxConnectionError, ReceiptHandleExpiredError
+from loopwarden.errors import InvalidParameterError, MailboxConnectionError, ReceiptHandleExpiredError
 from loopwarden.mailbox import SqliteMailbox
 from loopwarden.mailbox._sqlite import LONG
 from loopwarden.mailbox._sqlite_line import BLOCK, Line
@@ -150,6 +150,22 @@ def test_places_that_were_set_aside_by_what_was_undone_are_not_given(make: Make)
     assert [message.body for message in jobs.receive(max_messages=10)] == ["first", "second", "third", "fourth"]
 
 
+def test_a_message_whose_place_is_taken_when_it_comes_back_gets_a_new_one(path: Path) -> None:
+    clock = FakeClock()
+    with contextlib.closing(SqliteMailbox[str, Any](path, "jobs", clock=clock)) as jobs:
+        jobs.send_many(["first", "second"])
+        jobs.receive(visibility_timeout=5)
+        with contextlib.closing(sqlite3.connect(path)) as database, database:
+            database.execute("UPDATE messages SET sequence = 1 WHERE due = 0")  # as a copy of a store could give it
+        clock.advance(6)
+
+        reaped = jobs.reap()
+
+        assert len(reaped.returned) == 1
+        assert [message.body for message in jobs.receive()] == ["second"]
+        assert [message.body for message in jobs.receive()] == ["first"]
+
+
 # Pages.
 
 
@@ -255,6 +271,46 @@ def test_a_file_that_is_not_as_it_should_be_is_a_connection_error(make: Make, pa
 
     with pytest.raises(MailboxConnectionError, match="no such table"):
         jobs.send("body")
+
+
+def test_a_file_that_was_deleted_is_not_made_anew_by_finalising_late(make: Make, path: Path) -> None:
+    jobs = make()
+    jobs.send("body")
+    [message] = jobs.receive()
+    jobs.close()
+    path.unlink()
+
+    with pytest.raises(MailboxConnectionError, match="unable to open"):
+        message.acknowledge()
+
+    assert list(path.parent.iterdir()) == []
+
+
+def test_a_mailbox_stays_in_its_file_when_the_process_goes_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(tmp_path)
+    jobs: SqliteMailbox[str, str] = SqliteMailbox("mail #1?.db", "jobs")
+    answers: SqliteMailbox[str, Any] = SqliteMailbox("mail #1?.db", "answers")
+    jobs.send("question", reply_to="answers")
+    [message] = jobs.receive()
+    monkeypatch.chdir(elsewhere)
+
+    message.reply("answer")
+    jobs.close()
+    message.acknowledge()
+
+    assert answers.approximate_count() == 1
+    answers.close()
+    assert list(elsewhere.iterdir()) == []
+
+
+@pytest.mark.parametrize("path", [":memory:", "a\0b"], ids=["memory", "a zero byte"])
+def test_what_is_no_file_is_refused_by_name(path: str) -> None:
+    with pytest.raises(InvalidParameterError, match="path must be a"):
+        SqliteMailbox(path, "jobs")
 
 
 def test_a_file_that_is_gone_when_a_message_is_finalised_late_is_a_connection_error(make: Make, path: Path) -> None:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from loopwarden.mailbox import SqliteMailbox
-from loopwarden.mailbox._sqlite_transaction import Transaction
 from loopwarden.testing import FakeClock
 
 if TYPE_CHECKING:
@@ -20,11 +19,15 @@ if TYPE_CHECKING:
 
 
 @contextlib.contextmanager
-def interrupted_at(function: Callable[..., object]) -> Generator[None]:
-    """Raise KeyboardInterrupt, once, where ``function`` begins; as the interpreter does when a signal has come."""
+def interrupted_at(function: str) -> Generator[None]:
+    """Raise KeyboardInterrupt, once, where the interpreter does when a signal has come.
 
-    def profile(frame: FrameType, event: str, _: object) -> None:
-        if event == "call" and frame.f_code is function.__code__:
+    That is where ``function`` begins or, if it is written in C, just behind it.
+    """
+
+    def profile(frame: FrameType, event: str, called: object) -> None:
+        begins = event == "call" and frame.f_code.co_qualname == function
+        if begins or (event == "c_return" and getattr(called, "__qualname__", "") == function):
             sys.setprofile(None)
             raise KeyboardInterrupt
 
@@ -72,14 +75,14 @@ def test_an_interrupt_where_a_step_ends_leaves_the_file_to_the_others(
 ) -> None:
     jobs.send("body")
 
-    with interrupted_at(Transaction.__exit__):
+    with interrupted_at("Transaction.__exit__"):
         step(jobs)
 
     assert can_write(path)
 
 
 def test_what_is_sent_is_there_if_only_the_end_of_its_step_was_interrupted(jobs: SqliteMailbox[str, Any]) -> None:
-    with interrupted_at(Transaction.__exit__):
+    with interrupted_at("Transaction.__exit__"):
         jobs.send_many(["first", "second"])
 
     assert [message.body for message in jobs.receive(max_messages=10)] == ["first", "second"]
@@ -93,3 +96,24 @@ def test_a_connection_for_one_use_is_let_go(jobs: SqliteMailbox[str, Any]) -> No
     message.acknowledge()
 
     assert jobs._queue._step._cursor is None
+
+
+@pytest.mark.parametrize("instant", ["Connection.close", "Waiters.wake_all", "Doorbell.close"])
+def test_a_close_that_is_interrupted_leaves_what_is_leased_to_be_finalised_and_a_second_one_does_the_rest(
+    jobs: SqliteMailbox[str, Any], instant: str
+) -> None:
+    jobs.send("body")
+    [message] = jobs.receive()
+    with jobs._store.lock:
+        jobs._store.bell.listen()
+    address = jobs._store.bell._address
+
+    with interrupted_at(instant):
+        jobs.close()
+    message.acknowledge()
+    jobs.close()
+
+    assert jobs.closed
+    assert address is not None
+    assert not address.exists()
+    assert jobs.approximate_count() == 0
