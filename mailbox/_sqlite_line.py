@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING, final
-
-if TYPE_CHECKING:
-    import sqlite3
+import sqlite3
+from typing import final
 
 __all__ = ["Line"]
 
 #: Places that are set aside at a time, if a send does not need more.
 BLOCK = 1_000
+
+#: The highest number that SQLite has.
+_HIGHEST = 2**63 - 1
+
+#: The highest places that are in use. By mailbox, because of what is visible in one only the last row is looked at;
+#: what is leased or delayed is looked at one by one.
+_TAKEN = """
+WITH names (name) AS (SELECT name FROM mailboxes UNION ALL SELECT name || ':dead' FROM mailboxes)
+SELECT
+    coalesce((SELECT max((SELECT max(sequence) FROM messages WHERE mailbox = name AND due = 0)) FROM names), 0),
+    coalesce((SELECT max(sequence) FROM names JOIN messages ON mailbox = name AND due > 0), 0),
+    coalesce((SELECT max(number) FROM bodies), 0)
+"""
 
 
 @final
@@ -22,7 +33,7 @@ class Line:
     nobody can have given a higher one, and nothing needs to be written. What is left of a block is never given.
     """
 
-    __slots__ = ("_last", "_next", "_owner")
+    __slots__ = ("_last", "_next", "_owner", "_seen")
 
     def __init__(self) -> None:
         # With a name of its own it takes nobody else's block for its own: after a rollback, another store may have set
@@ -30,13 +41,28 @@ class Line:
         self._owner = secrets.randbits(63)
         self._last = 0
         self._next = 1
+        self._seen = -1  # the highest that the file has had; -1 if nobody has looked yet
 
     def give(self, database: sqlite3.Cursor, count: int) -> int:
-        """Return the first of ``count`` places in a row; in a transaction that holds the file for writing."""
-        last, owner = database.execute("SELECT last, owner FROM line").fetchone()
+        """Return the first of ``count`` places in a row; in a transaction that holds the file for writing.
+
+        Raises:
+            sqlite3.DatabaseError: if the file does not say which places are free.
+        """
+        row = database.execute("SELECT last, owner FROM line").fetchone()
+        if row is None:
+            raise sqlite3.DatabaseError("the table 'line' has lost its row; opening the file anew makes one")
+        last, owner = row
         if owner != self._owner or last != self._last or self._next + count > last + 1:
-            self._next, self._last = last + 1, last + max(count, BLOCK)
-            database.execute("UPDATE line SET last = ?, owner = ?", (self._last, self._owner))
+            if self._seen < 0 or last < self._seen:
+                # New here, or it was set back, as in a file that was mended by hand.
+                last = max(last, *database.execute(_TAKEN).fetchone())
+            until = last + max(count, BLOCK)
+            if until > _HIGHEST:
+                raise sqlite3.DatabaseError(f"there are no places left in line behind {last}")
+            database.execute("UPDATE line SET last = ?, owner = ?", (until, self._owner))
+            self._next, self._last = last + 1, until
+            self._seen = max(self._seen, until)
         first = self._next
         self._next += count
         return first

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from loopwarden.errors import MailboxConnectionError
 from loopwarden.mailbox import InMemoryMailbox, Mailbox, SqliteMailbox
 from loopwarden.testing import FakeClock
 
@@ -152,3 +153,47 @@ def test_an_error_with_half_a_surrogate_can_be_told(path: Path, kind: str) -> No
         message.nack(error="no such file: \udcff")
 
         assert [letter.body for letter in mailbox.dead_letters.peek()] == [1]
+
+
+@pytest.mark.parametrize(
+    "damage", ["DELETE FROM line", "UPDATE line SET last = 9223372036854775800"], ids=["gone", "huge"]
+)
+def test_a_line_that_says_nothing_is_a_connection_error(
+    mailbox: SqliteMailbox[int, Any], path: Path, damage: str
+) -> None:
+    mailbox.send(1)
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
+        database.execute(damage)
+
+    with pytest.raises(MailboxConnectionError, match="line"):
+        mailbox.send(2)
+    with pytest.raises(MailboxConnectionError, match="line"):
+        mailbox.send_many([2, 3])
+
+    assert [message.body for message in mailbox.receive(max_messages=10)] == [1]
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["set back", "lost and made anew"])
+@pytest.mark.parametrize("reopened", [False, True], ids=["one store", "another store"])
+def test_no_place_is_given_twice_when_the_line_was_set_back(
+    mailbox: SqliteMailbox[int, Any], path: Path, reopened: bool, lost: bool
+) -> None:
+    big: SqliteMailbox[str, Any] = SqliteMailbox(path, "big", max_deliveries=1)
+    mailbox.send_many([1, 2, 3])
+    mailbox.receive(max_messages=2)
+    big.send("x" * 5_000)
+    big.receive()[0].nack()
+    big.close()
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
+        database.execute("DELETE FROM line" if lost else "UPDATE line SET last = 0, owner = 0")
+    again: SqliteMailbox[int, Any] = SqliteMailbox(path, "jobs")
+
+    (again if reopened or lost else mailbox).send(4)
+    (again if reopened or lost else mailbox).send_many([5, 6])
+    mailbox.send(7)
+
+    again.close()
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        places = [place for (place,) in database.execute("SELECT sequence FROM messages ORDER BY sent_at")]
+    assert len(places) == len(set(places)) == 8
+    assert [message.body for message in mailbox.receive(max_messages=10)] == [3, 4, 5, 6, 7]
