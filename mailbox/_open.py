@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 from urllib.parse import unquote, urlsplit
 
 from loopwarden._blocking import SYSTEM
 from loopwarden.errors import InvalidParameterError
 from loopwarden.mailbox._in_memory import InMemoryMailbox
+from loopwarden.mailbox._parameters import check_new_name
 from loopwarden.mailbox._sqlite import SqliteMailbox
 
 if TYPE_CHECKING:
@@ -18,8 +20,10 @@ __all__ = ["open_mailbox"]
 T = TypeVar("T")
 R = TypeVar("R")
 
-_lock = SYSTEM.lock()  # guards _in_memory
+_lock = SYSTEM.lock()  # guards _in_memory and _asked
 _in_memory: dict[str, InMemoryMailbox[Any, Any]] = {}
+_asked: dict[str, dict[str, Any]] = {}  # what each of them was opened with
+_DEFAULTS = {name: each.default for name, each in signature(InMemoryMailbox).parameters.items()}
 
 
 @overload
@@ -53,7 +57,8 @@ def open_mailbox(url: str, *, body: Any = Any, reply: Any = Any, **options: Any)
         options: For instance ``max_deliveries``, ``max_size`` and ``clock``.
 
     Raises:
-        InvalidParameterError: if the URL names no mailbox that can be opened.
+        InvalidParameterError: if the URL names no mailbox that can be opened, or one in memory that is open already
+            with another type of bodies or with other options; who gives none gets it as it is.
     """
     parts = urlsplit(url)
     if parts.scheme == "memory" and parts.netloc:
@@ -65,10 +70,18 @@ def open_mailbox(url: str, *, body: Any = Any, reply: Any = Any, **options: Any)
 
 
 def _open_in_memory(name: str, body: Any, options: dict[str, Any]) -> InMemoryMailbox[Any, Any]:
+    check_new_name(name)
+    asked = options if body is Any else {"body": body, **options}
     with _lock:
         known = _in_memory.get(name)
         if known is None or known.closed:
-            known = _in_memory[name] = InMemoryMailbox(name, body=body, resolver=_find, **options)
+            known = _in_memory[name] = InMemoryMailbox(name, resolver=_find, **asked)
+            _asked[name] = asked
+            return known
+        for option, value in asked.items():
+            has = _asked[name].get(option, _DEFAULTS.get(option))
+            if value != has:
+                raise InvalidParameterError(name, option, value, f"{has!r}, with which it is open already")
         return known
 
 

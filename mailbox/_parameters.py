@@ -17,8 +17,10 @@ __all__ = [
     "check_ids",
     "check_limits",
     "check_name",
+    "check_new_name",
     "check_receive",
     "check_seconds",
+    "refuse_letter",
 ]
 
 #: Seconds that a lease may last, as in SQS.
@@ -96,3 +98,17 @@ def check_name(name: str) -> str:
     if type(name) is not str or not name or not name.isprintable():
         raise InvalidParameterError(str(name), "name", name, "a non-empty printable string")
     return name
+
+
+def check_new_name(name: str) -> str:
+    """Return the name of a mailbox to be opened, which must not be that of another one's dead letters."""
+    if check_name(name).endswith(":dead"):
+        expected = "one that does not end in ':dead': that is where a mailbox has its dead letters"
+        raise InvalidParameterError(name, "name", name, expected)
+    return name
+
+
+def refuse_letter(mailbox: str, message_id: str) -> InvalidParameterError:
+    """Return the error for a dead letter that is to become one."""
+    expected = "no dead letter already: acknowledge it, give it back, or redrive it"
+    return InvalidParameterError(mailbox, "message", message_id, expected)

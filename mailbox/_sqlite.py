@@ -18,6 +18,7 @@ from loopwarden.mailbox._parameters import (
     check_headers,
     check_limits,
     check_name,
+    check_new_name,
     check_seconds,
 )
 from loopwarden.mailbox._replies import reply_target
@@ -98,7 +99,7 @@ class SqliteMailbox(Generic[T, R]):
         synchronous: str = "NORMAL",
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        self._name = check_name(name)
+        self._name = check_new_name(name)
         check_limits(name, max_deliveries, max_size)
         self._codec: Codec[T] = Codec(name, body)
         self._reply_type = reply

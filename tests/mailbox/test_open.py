@@ -81,3 +81,29 @@ def test_a_bad_durability_is_refused_by_name(tmp_path: Path) -> None:
 def test_a_sqlite_mailbox_that_is_forgotten_is_complained_about(tmp_path: Path) -> None:
     with pytest.warns(ResourceWarning, match="unclosed"):
         SqliteMailbox(tmp_path / "mail.db")._store.__del__()
+
+
+@pytest.mark.parametrize("url", ["memory://jobs:dead", "sqlite:mail.db#jobs:dead"])
+def test_a_name_that_dead_letters_have_is_refused(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(InvalidParameterError, match=r"name must be .* its dead letters"):
+        open_mailbox(url)
+
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("body", int), ("max_size", 1), ("max_deliveries", None), ("roundtrip", True)]
+)
+def test_a_memory_mailbox_that_is_open_with_something_else_is_refused_by_name(option: str, value: Any) -> None:
+    jobs: Mailbox[str, Any] = open_mailbox("memory://taken", body=str, max_size=7)
+
+    with pytest.raises(InvalidParameterError, match=f"{option} must be .* open already"):
+        open_mailbox("memory://taken", **{option: value})
+
+    assert open_mailbox("memory://taken", body=str, max_size=7, max_deliveries=5) is jobs
+    jobs.close()
+    again: Mailbox[Any, Any] = open_mailbox("memory://taken", **{option: value})
+    assert again is not jobs
+    again.close()
