@@ -174,7 +174,10 @@ class DeadLetters(Protocol[T]):
         wait_time_seconds: float = 0,
         token: Token | None = None,
     ) -> Sequence[Message[DeadLetter[T], None]]:
-        """Receive letters, as from any mailbox; one that is not acknowledged comes back for ever."""
+        """Receive letters, as from any mailbox; one that is not acknowledged comes back for ever.
+
+        A letter cannot become a dead letter: `Message.dead_letter` raises `InvalidParameterError`.
+        """
         ...
 
     def redrive(
@@ -189,6 +192,9 @@ class DeadLetters(Protocol[T]):
             message_ids: Which ones; all that are there now if not given.
             rate: Letters a second, at most.
             token: Ends it early when stopped.
+
+        Raises:
+            MailboxClosedError: if the mailbox is, or in the meantime becomes, closed.
         """
         ...
 

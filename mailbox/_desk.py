@@ -9,6 +9,7 @@ from loopwarden.errors import ReceiptHandleExpiredError, SerializationError
 from loopwarden.mailbox._admission import Admission
 from loopwarden.mailbox._dead_letter import DeadLetter
 from loopwarden.mailbox._message import Message
+from loopwarden.mailbox._parameters import refuse_letter
 from loopwarden.mailbox._replies import reply_target
 from loopwarden.mailbox._shelf import Entry, Shelf
 from loopwarden.mailbox._waiters import Waiters
@@ -57,6 +58,8 @@ class Desk(Generic[T, R]):
         self._monotonic, self._wall = clock.monotonic, clock.wall  # bound once: asked with every message
         #: Guards everything here, and the dead letters'. Called while it is held: `Gate.open`, nothing else.
         self.lock = clock.blocking.lock() if lock is None else lock
+        #: True if its messages are dead letters; set by their mailbox.
+        self.letters = False
         self.shelf = Shelf(max_deliveries)
         self.waiters = Waiters()
         self.admission = Admission(max_size)
@@ -219,6 +222,8 @@ class Desk(Generic[T, R]):
 
     def settle_dead_letter(self, message: Message[T, R], reason: str, error: str | None) -> None:
         """Do what `Message.dead_letter` says."""
+        if self.letters:
+            raise refuse_letter(self._name, message.id)
         with self.lock:
             entry, _ = self._check_holds(message)
             self.shelf.remove(entry)

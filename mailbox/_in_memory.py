@@ -309,7 +309,7 @@ class InMemoryMailbox(Generic[T, R]):
             box: InMemoryMailbox[DeadLetter[T], None] = InMemoryMailbox(
                 f"{self._name}:dead", max_deliveries=None, clock=self._clock, lock=self._lock
             )
-            box.desk.closed = self.desk.closed
+            box.desk.closed, box.desk.letters = self.desk.closed, True
             self._dead = InMemoryDeadLetters(self.desk, box, self._clock)
         return self._dead
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, final
 
+from loopwarden.errors import MailboxClosedError
 from loopwarden.mailbox._pace import paced
 from loopwarden.mailbox._parameters import check_ids
 from loopwarden.mailbox._shelf import Entry
@@ -85,6 +86,7 @@ class InMemoryDeadLetters(Generic[T]):
         self, message_ids: Iterable[str] | None = None, *, rate: float | None = None, token: Token | None = None
     ) -> int:
         """Send letters back; see `DeadLetters.redrive`."""
+        self._check_open()
         chosen = (
             [letter.message_id for letter in self.peek(2**31)]
             if message_ids is None
@@ -92,8 +94,13 @@ class InMemoryDeadLetters(Generic[T]):
         )
         return sum(self._redrive_one(each) for each in paced(chosen, rate, self._clock, token, self.name))
 
+    def _check_open(self) -> None:
+        if self.closed:
+            raise MailboxClosedError(self._source.name)
+
     def _redrive_one(self, message_id: str) -> bool:
         with self._lock:
+            self._check_open()
             entry = self._find(message_id)
             if entry is None:
                 return False

@@ -289,7 +289,7 @@ class SqliteMailbox(Generic[T, R]):
 
     def purge(self) -> int:
         """Delete everything; see `Mailbox.purge`."""
-        with self._store.lock, self._store.connection(self._name) as cursor:
+        with self._store.lock, self._single as cursor:
             deleted = cursor.execute("DELETE FROM messages WHERE mailbox = ?", (self._name,)).rowcount
             self._room.wake_all()
             return deleted

@@ -6,7 +6,7 @@ import json
 import secrets
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 
-from loopwarden.errors import ReplyNotAvailableError, SerializationError
+from loopwarden.errors import MailboxClosedError, ReplyNotAvailableError, SerializationError
 from loopwarden.mailbox._dead_letter import DeadLetter
 from loopwarden.mailbox._pace import paced
 from loopwarden.mailbox._parameters import check_ids
@@ -78,8 +78,13 @@ class SqliteDeadLetters(Generic[T]):
         self, message_ids: Iterable[str] | None = None, *, rate: float | None = None, token: Token | None = None
     ) -> int:
         """Send letters back; see `DeadLetters.redrive`."""
+        self._check_open()
         chosen = self._ids() if message_ids is None else check_ids(self.name, message_ids)
         return sum(self._redrive_one(each) for each in paced(chosen, rate, self._clock, token, self.name))
+
+    def _check_open(self) -> None:
+        if self._store.closed:
+            raise MailboxClosedError(self._mailbox)
 
     def _ids(self) -> list[str]:
         with self._store.lock, self._store.connection(self.name) as cursor:
@@ -88,6 +93,7 @@ class SqliteDeadLetters(Generic[T]):
 
     def _redrive_one(self, message_id: str) -> bool:
         with self._store.lock, self._store.transaction(self.name) as cursor, cursor.connection:
+            self._check_open()
             rows = self._queue.rows(cursor, "id = ?", message_id)
             if not rows:
                 return False
@@ -122,7 +128,7 @@ class SqliteDeadLetters(Generic[T]):
 
     def purge(self) -> int:
         """Delete all letters."""
-        with self._store.lock, self._store.connection(self.name) as cursor:
+        with self._store.lock, self._store.transaction(self.name, single=True) as cursor:
             return cursor.execute("DELETE FROM messages WHERE mailbox = ?", (self.name,)).rowcount
 
     def _read(self, row: Row) -> DeadLetter[T]:

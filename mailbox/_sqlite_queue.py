@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, final
 
 from loopwarden.errors import ReceiptHandleExpiredError, SerializationError
 from loopwarden.mailbox._message import Message
+from loopwarden.mailbox._parameters import refuse_letter
 
 if TYPE_CHECKING:
     import sqlite3
@@ -122,6 +123,7 @@ class SqliteQueue(Generic[B]):
         self._name = name
         self._step = store.transaction(name)
         self._unflushed_step = store.transaction(name, flush=False)
+        self._letters = letters
         self._visible_rows = _VISIBLE.format(_LETTER_COLUMNS if letters else _COLUMNS)
         with store.lock:
             #: Who waits for something to receive.
@@ -272,6 +274,8 @@ class SqliteQueue(Generic[B]):
 
     def settle_dead_letter(self, message: Message[B, Any], reason: str, error: str | None) -> None:
         """Do what `Message.dead_letter` says."""
+        if self._letters:
+            raise refuse_letter(self._name, message.id)
         with self._store.lock, self._step as cursor, cursor.connection:
             self._check_holds(cursor, message)
             self.bury(cursor, message.due, cast("Row", message.record).sequence, reason, error)

@@ -65,6 +65,18 @@ class TestSqliteMailbox(MailboxContract):
         assert levels == [2, 1, 2, 2, 1]
         jobs.close()
 
+    @pytest.mark.parametrize("of_letters", [False, True], ids=["of messages", "of letters"])
+    def test_a_purge_is_flushed_too(self, clock: FakeClock, of_letters: bool) -> None:
+        jobs: SqliteMailbox[str, None] = SqliteMailbox(self.path, "jobs", synchronous="FULL", clock=clock)
+        jobs.send("body")
+        jobs.receive()  # which is not flushed
+
+        (jobs.dead_letters if of_letters else jobs).purge()
+
+        with jobs._store.lock, jobs._store.connection("jobs") as database:
+            assert database.execute("PRAGMA synchronous").fetchone() == (2,)
+        jobs.close()
+
     def test_many_acknowledged_by_a_generator_that_uses_the_mailbox_do_not_deadlock(self, clock: FakeClock) -> None:
         jobs: SqliteMailbox[int, None] = SqliteMailbox(self.path, "jobs", clock=clock)
         jobs.send_many(range(3))

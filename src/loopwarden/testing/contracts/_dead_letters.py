@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from loopwarden.errors import (
-    InvalidParameterError,
-)
+from loopwarden.errors import InvalidParameterError, MailboxClosedError
 from loopwarden.mailbox import Token
 from loopwarden.testing.contracts._fixtures import MailboxFixtures, bodies
 
@@ -108,6 +106,32 @@ class DeadLetterRules(MailboxFixtures):
 
         assert letter.body.body == "dead"
         assert mailbox.dead_letters.approximate_count() == 0
+
+    def test_a_letter_cannot_be_given_up_and_stays_what_it_is(self, mailbox: Box) -> None:
+        mailbox.send("dead")
+        [message] = mailbox.receive()
+        message.dead_letter("for the test")
+        [letter] = mailbox.dead_letters.receive()
+
+        with pytest.raises(InvalidParameterError, match="no dead letter already"):
+            letter.dead_letter("again")
+
+        assert [each.reason for each in mailbox.dead_letters.peek()] == ["for the test"]
+        letter.acknowledge()
+
+    def test_letters_of_a_closed_mailbox_are_not_redriven(self, mailbox: Box) -> None:
+        mailbox.send("dead")
+        [message] = mailbox.receive()
+        message.dead_letter("for the test")
+        mailbox.close()
+
+        with pytest.raises(MailboxClosedError):
+            mailbox.dead_letters.redrive()
+        with pytest.raises(MailboxClosedError):
+            mailbox.dead_letters.redrive([message.id])
+
+        assert mailbox.dead_letters.approximate_count() == 1
+        assert mailbox.approximate_count() == 0
 
     def test_a_redriven_letter_is_a_new_message_with_its_old_id_in_a_header(self, mailbox: Box) -> None:
         old = mailbox.send("again", headers={"trace": "abc"})
