@@ -247,7 +247,7 @@ class SqliteQueue(Generic[B]):
     def settle_put_back(self, message: Message[B, Any]) -> None:
         """Do what `Message.put_back` says."""
         with self._store.lock, self._unflushed_step as cursor, cursor.connection:
-            self._check_holds(cursor, message)
+            self._check_holds(cursor, message, even_if_fenced=True)  # it has not begun, and nobody else has it
             cursor.execute(_PUT_BACK, self._key(message))
             self._store.announce(self._name)
 
@@ -286,11 +286,12 @@ class SqliteQueue(Generic[B]):
             self._check_holds(cursor, message)
         return self._reply(message, body)
 
-    def _check_holds(self, cursor: sqlite3.Cursor, message: Message[B, Any]) -> float:
+    def _check_holds(self, cursor: sqlite3.Cursor, message: Message[B, Any], *, even_if_fenced: bool = False) -> float:
         """Refuse a delivery that is over; return the time."""
         # The time and the fence are looked at when the file is ours: waiting for that may have taken a while.
         now = self._wall()
-        if not _is_good(message, now) or cursor.execute(_CHECK, self._key(message)).fetchone() is None:
+        is_good = _is_good(message, now) or (even_if_fenced and message.due > now)
+        if not is_good or cursor.execute(_CHECK, self._key(message)).fetchone() is None:
             raise ReceiptHandleExpiredError(self._name, message.id, message.receipt_handle)
         return now
 

@@ -6,7 +6,6 @@ but the tests that run it.
 
 from __future__ import annotations
 
-import functools
 import itertools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias, final
@@ -246,8 +245,7 @@ class MailboxMachine(RuleBasedStateMachine):
 
     @rule(which=_which)
     def put_back(self, which: int) -> None:
-        back = functools.partial(self.model.give_back, uncounted=1)
-        self._settle(which, lambda message: message.put_back(), back, fenced=True)
+        self._settle(which, lambda it: it.put_back(), lambda it: self.model.give_back(it, uncounted=1), fenced=True)
 
     @rule(which=_which, error=_errors)
     def dead_letter(self, which: int, error: str | None) -> None:
