@@ -163,7 +163,7 @@ class ControlActor(pykka.ThreadingActor):
         in_hand = self._in_hand
         if in_hand is not None:
             self._answer(in_hand, None, ActorDeadError(name, cause))
-        self._inbox.wake()
+        self._inbox.wake((_ActorStop(), None))
 
     # What a subclass may replace.
 
@@ -238,12 +238,10 @@ class ControlActor(pykka.ThreadingActor):
                 _raised_by(lambda: self.on_failure(type(failure), failure, failure.__traceback__))
         return cause
 
-    def _serve(self) -> BaseException | None:  # noqa: C901  one way for each kind of end
+    def _serve(self) -> BaseException | None:
         get, handle = self._inbox.get, self._handle_receive
         while not self._ending:
             message, ticket = self._in_hand = get()  # woken by whoever sends
-            if self._ending:  # somebody has disowned the actor meanwhile
-                break
             reply: object = None
             try:
                 reply = handle(message)

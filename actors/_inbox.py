@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Inbox"]
 
-_WAKE: Envelope = (None, None)
-
 
 @final
 class Inbox:
@@ -28,7 +26,7 @@ class Inbox:
     is safe in a signal handler.
     """
 
-    __slots__ = ("_refuse", "closed", "enqueue", "get", "get_nowait", "is_empty")
+    __slots__ = ("_refuse", "_wake", "closed", "enqueue", "get", "get_nowait", "is_empty")
 
     def __init__(self, blocking: Blocking) -> None:
         envelopes: WorkQueue[Envelope] = blocking.queue()
@@ -39,6 +37,7 @@ class Inbox:
         self.is_empty = envelopes.empty
         self.closed = False
         self._refuse: Callable[[Envelope], None] | None = None
+        self._wake: Envelope = (None, None)
 
     def put(self, envelope: Envelope, /) -> None:
         """Put an envelope; if the inbox is closed, it is answered at once, on this thread."""
@@ -56,9 +55,10 @@ class Inbox:
         self.closed = True
         self.flush()
 
-    def wake(self) -> None:
-        """Wake the reader of a closed inbox, which may be waiting; it stays there until the reader takes it."""
-        self.enqueue(_WAKE)
+    def wake(self, envelope: Envelope) -> None:
+        """Wake the reader of a closed inbox, which may be waiting: this one stays there until the reader takes it."""
+        self._wake = envelope
+        self.enqueue(envelope)
 
     def flush(self) -> None:
         """Answer what is waiting in a closed inbox; safe for any number of threads at once."""
@@ -69,9 +69,9 @@ class Inbox:
                 envelope = self.get_nowait()
             except queue.Empty:
                 if has_seen_wake:
-                    self.wake()
+                    self.enqueue(self._wake)
                 return
-            if envelope is _WAKE:
+            if envelope is self._wake:
                 has_seen_wake = True  # it is for the reader, and put back
                 continue
             try:
