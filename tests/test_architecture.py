@@ -75,6 +75,7 @@ PURE = [
     "supervision/_family.py",
     "supervision/_intensity.py",
     "supervision/_ladder.py",
+    "supervision/_outbox.py",
     "supervision/_roster.py",
     "supervision/_strategy.py",
     "supervision/_verdict.py",

@@ -1,0 +1,253 @@
+"""What somebody who has only read the README expects, and would be surprised to find otherwise."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+from nursery import Boom, Nursery, crash, supervising
+
+from loopwarden import (
+    ChildSpec,
+    Heartbeat,
+    MailboxLoop,
+    ReaperActor,
+    ShutdownRequest,
+    Supervisor,
+    Ticket,
+    WatchdogActor,
+    beat,
+    check_health,
+)
+from loopwarden._ticket import write
+from loopwarden.errors import ActorDeadError, ChildNotFoundError, SupervisorGaveUp, TicketTimeoutError
+from loopwarden.mailbox import InMemoryMailbox
+from loopwarden.supervision import Backoff, EventKind
+from loopwarden.testing import FakeClock, Hold, ProbeLoop
+
+
+def test_a_stop_in_which_a_child_was_abandoned_is_not_clean_and_names_it() -> None:
+    nursery, clock = Nursery(), FakeClock()
+    with Hold() as hold:
+        boss = Supervisor.start("boss", clock=clock, children=[nursery.spec("stuck", hold, shutdown=1.0)])
+        nursery.loops["stuck"][0].feed("held")
+        hold.wait_reached()
+        stopped = boss.send(ShutdownRequest(timeout=30.0))
+        clock.wait_timers(2)
+        clock.advance(1.0)
+
+        result = stopped.wait(timeout=5)
+
+        assert not result.clean_shutdown
+        assert "stuck" in str(result.error)
+
+
+def test_a_child_has_the_time_that_the_supervisor_was_given_if_its_spec_says_nothing() -> None:
+    nursery, clock = Nursery(), FakeClock()
+    with Hold() as hold, supervising(clock=clock, children=[nursery.spec("long", hold)]) as boss:
+        nursery.loops["long"][0].feed("held")
+        hold.wait_reached()
+        stopped = boss.send(ShutdownRequest(timeout=60.0))
+        clock.wait_timers(2)
+
+        clock.advance(59.0)
+        boss.send(ShutdownRequest(timeout=0.0)).wait(timeout=5)
+        hold.release()
+
+        assert stopped.wait(timeout=5).clean_shutdown
+
+
+def test_the_time_is_handed_down_to_the_children_of_a_supervisor_below() -> None:
+    nursery, clock = Nursery(), FakeClock()
+    inner = ChildSpec(id="inner", start=lambda: Supervisor("inner", clock=clock, children=[nursery.spec("long", hold)]))
+    with Hold() as hold, supervising(clock=clock, children=[inner]) as boss:
+        nursery.loops["long"][0].feed("held")
+        hold.wait_reached()
+        stopped = boss.send(ShutdownRequest(timeout=60.0))
+        clock.wait_timers(2)
+
+        clock.advance(59.0)
+        boss.send(ShutdownRequest(timeout=0.0)).wait(timeout=5)
+        hold.release()
+
+        assert stopped.wait(timeout=5).clean_shutdown
+
+
+def test_a_block_ends_with_what_ended_its_supervisor() -> None:
+    def run() -> None:
+        with Supervisor.open("boss", intensity=0, children=Nursery().specs("a")) as boss:
+            crash(boss.child("a"))
+            boss.ended.wait(timeout=5)
+
+    with pytest.raises(SupervisorGaveUp):
+        run()
+
+
+def test_a_block_does_not_repeat_what_wait_has_told() -> None:
+    nursery = Nursery()
+
+    with Supervisor.open("boss", intensity=0, children=nursery.specs("a")) as boss:
+        crash(boss.child("a"))
+        with pytest.raises(SupervisorGaveUp):
+            boss.wait(timeout=5)
+
+
+def test_a_stream_of_events_ends_with_its_supervisor() -> None:
+    nursery = Nursery()
+    with supervising() as boss:
+        stream = boss.subscribe()
+        boss.spawn(nursery.spec("a"), timeout=5)
+
+    assert [event.kind.value for event in stream] == ["started", "exited", "terminated"]
+    with pytest.raises(ActorDeadError):
+        stream.get()
+
+
+def test_whoever_waits_for_an_event_is_told_what_came_instead() -> None:
+    nursery = Nursery()
+    with supervising() as boss:
+        stream = boss.subscribe()
+        boss.spawn(nursery.spec("a"), timeout=5)
+
+        with pytest.raises(TicketTimeoutError, match="no 'exited' of child 'a', but started a"):
+            stream.wait_for("exited", "a", timeout=0.05)
+        with pytest.raises(ValueError, match="exitted"):
+            stream.wait_for("exitted")
+
+
+def test_whoever_waits_for_the_end_is_told_who_has_not_ended() -> None:
+    with supervising() as boss, pytest.raises(TicketTimeoutError, match="'boss', which has not ended"):
+        boss.wait(timeout=0.05)
+
+
+def test_a_child_that_is_not_there_is_told_by_name() -> None:
+    with supervising() as boss, pytest.raises(ChildNotFoundError, match="nobody"):
+        boss.child("nobody")
+
+
+def test_a_start_that_fails_again_and_again_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    nursery = Nursery()
+    with supervising(children=nursery.specs("a"), intensity=1) as boss:
+        nursery.failures["a"] = 1
+        crash(boss.child("a"))
+        boss.ended.wait(timeout=5)
+
+    assert "child 'a' could not be started" in caplog.text
+
+
+def test_a_factory_that_returns_nothing_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    with supervising() as boss:
+        boss.spawn(ChildSpec(id="forgot", start=lambda: None), timeout=5)
+
+    assert "start of child 'forgot' returned None" in caplog.text
+
+
+def test_a_permanent_child_that_ends_too_often_has_not_failed() -> None:
+    class Brief:
+        def run(self) -> None: ...
+
+        def shutdown(self, *, timeout: float) -> None: ...
+
+    boss = Supervisor.start("boss", intensity=1, backoff=None, children=[ChildSpec(id="brief", start=Brief)])
+
+    with pytest.raises(SupervisorGaveUp, match="ended too often, and is permanent"):
+        boss.wait(timeout=5)
+
+
+def test_a_child_that_waits_for_its_restart_at_the_stop_gets_a_last_event() -> None:
+    nursery, clock = Nursery(), FakeClock()
+    with supervising(clock=clock, children=nursery.specs("a"), backoff=Backoff()) as boss:
+        stream = boss.subscribe()
+        crash(boss.child("a"))
+        stream.wait_for(EventKind.RESTARTING)
+
+    assert [event.kind for event in stream] == [EventKind.TERMINATED]
+
+
+def test_beat_works_in_a_loop_of_ones_own() -> None:
+    class Own:
+        def __init__(self) -> None:
+            self.heartbeat = Heartbeat(clock)
+            self.beaten: Ticket[float] = Ticket()
+            self.stopped: Ticket[None] = Ticket()
+
+        def run(self) -> None:
+            clock.advance(5.0)
+            beat()
+            self.beaten.complete(self.heartbeat.age())
+            self.stopped.wait_ready()
+
+        def shutdown(self, *, timeout: float) -> None:
+            write(self.stopped)
+
+    clock = FakeClock()
+    own = Own()
+    with supervising(clock=clock, children=[ChildSpec(id="own", start=lambda: own)]):
+        assert own.beaten.wait(timeout=5) == 0.0
+
+
+def test_a_loop_without_a_heartbeat_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    class Silent:
+        def __init__(self) -> None:
+            self.stopped: Ticket[None] = Ticket()
+            self.progress = ProbeLoop().progress
+
+        def run(self) -> None:
+            self.stopped.wait_ready()
+
+        def shutdown(self, *, timeout: float) -> None:
+            write(self.stopped)
+
+    caplog.set_level(logging.INFO)
+    clock = FakeClock()
+    with supervising(clock=clock, children=[ChildSpec(id="silent", start=Silent)]) as boss:
+        watchdog = WatchdogActor([boss], stall_threshold=10.0, clock=clock).launch()
+        for _ in range(3):
+            clock.advance(1.0)
+            for _ in range(3):
+                boss.children()
+                check_health([boss.child("silent")])
+        watchdog.stop(timeout=5)
+
+    assert caplog.text.count("has no heartbeat") == 1
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        lambda: Backoff("1"),  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  the misuse under test
+        lambda: Backoff(-1),
+        lambda: Backoff(5, 1),
+        lambda: Backoff(float("nan")),
+        lambda: Backoff(jitter=-3),
+        lambda: Backoff(jitter=2),
+    ],
+    ids=["text", "negative", "upside down", "nan", "negative jitter", "much jitter"],
+)
+def test_a_back_off_that_makes_no_sense_is_refused_where_it_is_made(mistake: Any) -> None:
+    with pytest.raises(ValueError, match="back-off"):
+        mistake()
+
+
+def test_what_takes_a_list_says_so_when_it_gets_a_single_one() -> None:
+    jobs: InMemoryMailbox[str, None] = InMemoryMailbox("jobs")
+    with supervising() as boss:
+        for mistake in (lambda: WatchdogActor(boss), lambda: check_health(boss), lambda: ReaperActor(jobs)):  # type: ignore[arg-type]
+            with pytest.raises(TypeError, match="got a single one"):
+                mistake()
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        lambda: WatchdogActor(["root"]),  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]  as above
+        lambda: WatchdogActor([], policies={"loop": 3}),  # type: ignore[dict-item]  # pyright: ignore[reportArgumentType]  as above
+        lambda: ReaperActor(["jobs"]),  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]  as above
+        lambda: MailboxLoop(InMemoryMailbox("jobs"), print, crash_on=[Boom]),  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  as above
+    ],
+    ids=["watch", "policies", "mailboxes", "crash_on"],
+)
+def test_what_cannot_be_used_is_refused_at_once(mistake: Any) -> None:
+    with pytest.raises(TypeError):
+        mistake()
