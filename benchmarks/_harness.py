@@ -82,3 +82,13 @@ def interleaved(
     theirs()
     rounds = [(seconds(ours), seconds(theirs)) for _ in range(rounds_of_each)]
     return statistics.median(mine for mine, _ in rounds), statistics.median(other for _, other in rounds)
+
+
+def median_time(job: Callable[[], object], times: int = 500) -> str:
+    """Return how long a short job takes: the median, and the worst."""
+    took: list[float] = []
+    for _ in range(times):
+        start = time.perf_counter()
+        job()
+        took.append(time.perf_counter() - start)
+    return f"{statistics.median(took) * 1e6:.0f} µs, worst {max(took) * 1e6:.0f} µs"

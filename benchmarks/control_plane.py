@@ -6,7 +6,6 @@ Exits with 1 if a ratio is missed. Figures move with the machine; ratios in one 
 from __future__ import annotations
 
 import gc
-import statistics
 import threading
 import time
 import tracemalloc
@@ -14,10 +13,10 @@ from importlib.metadata import version
 from typing import Any
 
 import pykka
-from _harness import Report, pin_to_one_core
+from _harness import Report, median_time, pin_to_one_core
 
 from loopwarden import HealthCheckRequest, LoopActor, ShutdownRequest, Ticket, check_health, wait_all
-from loopwarden.actors import ControlActor, ControlRef, LoopRef
+from loopwarden.actors import ControlActor, ControlRef
 from loopwarden.testing import Hold, ProbeLoop
 
 TICKETS = 20_000
@@ -98,23 +97,14 @@ def health_under_load(report: Report) -> None:
     hold = Hold()
     loop = ProbeLoop(hold)
     ref = LoopActor.start(loop, name="busy")
-    report.figure("health in a long poll", _median_health(ref))
+    report.figure("health in a long poll", median_time(lambda: ref.send(HealthCheckRequest()).wait()))
     loop.feed("a body")
     hold.wait_reached()
-    report.figure("health while a handler is held", _median_health(ref))
+    report.figure("health while a handler is held", median_time(lambda: ref.send(HealthCheckRequest()).wait()))
     stopped = ref.send(ShutdownRequest(timeout=30.0))
-    report.figure("health while stopping", _median_health(ref))
+    report.figure("health while stopping", median_time(lambda: ref.send(HealthCheckRequest()).wait()))
     hold.release()
     stopped.wait()
-
-
-def _median_health(ref: LoopRef) -> str:
-    times: list[float] = []
-    for _ in range(500):
-        start = time.perf_counter()
-        ref.send(HealthCheckRequest()).wait()
-        times.append(time.perf_counter() - start)
-    return f"{statistics.median(times) * 1e6:.0f} µs, worst {max(times) * 1e6:.0f} µs"
 
 
 def many_loops(report: Report, count: int) -> None:

@@ -10,9 +10,9 @@ import statistics
 import threading
 import time
 
-from _harness import Report, interleaved, pin_to_one_core
+from _harness import Report, interleaved, median_time, pin_to_one_core
 
-from loopwarden import ChildSpec, HealthCheckRequest, MailboxLoop, Supervisor, SupervisorRef, open_mailbox
+from loopwarden import ChildSpec, HealthCheckRequest, MailboxLoop, Supervisor, open_mailbox
 from loopwarden.supervision import Backoff, EventKind
 from loopwarden.testing import ProbeLoop
 
@@ -77,16 +77,9 @@ def supervisor_health(report: Report) -> None:
     """Print how long a supervisor of a thousand loops takes to answer."""
     children = tuple(ChildSpec(id=f"loop-{number}", start=ProbeLoop) for number in range(LOOPS))
     with Supervisor.open("many", children=children) as many:
-        report.figure(f"health of a supervisor of {LOOPS} loops", _median_health(many))
-
-
-def _median_health(ref: SupervisorRef) -> str:
-    times: list[float] = []
-    for _ in range(500):
-        start = time.perf_counter()
-        ref.send(HealthCheckRequest()).wait()
-        times.append(time.perf_counter() - start)
-    return f"{statistics.median(times) * 1e6:.0f} µs, worst {max(times) * 1e6:.0f} µs"
+        report.figure(
+            f"health of a supervisor of {LOOPS} loops", median_time(lambda: many.send(HealthCheckRequest()).wait())
+        )
 
 
 def main() -> None:

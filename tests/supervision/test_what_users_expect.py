@@ -43,25 +43,12 @@ def test_a_stop_in_which_a_child_was_abandoned_is_not_clean_and_names_it() -> No
         assert "stuck" in str(result.error)
 
 
-def test_a_child_has_the_time_that_the_supervisor_was_given_if_its_spec_says_nothing() -> None:
-    nursery, clock = Nursery(), FakeClock()
-    with Hold() as hold, supervising(clock=clock, children=[nursery.spec("long", hold)]) as boss:
-        nursery.loops["long"][0].feed("held")
-        hold.wait_reached()
-        stopped = boss.send(ShutdownRequest(timeout=60.0))
-        clock.wait_timers(2)
-
-        clock.advance(59.0)
-        boss.send(ShutdownRequest(timeout=0.0)).wait(timeout=5)
-        hold.release()
-
-        assert stopped.wait(timeout=5).clean_shutdown
-
-
-def test_the_time_is_handed_down_to_the_children_of_a_supervisor_below() -> None:
-    nursery, clock = Nursery(), FakeClock()
-    inner = ChildSpec(id="inner", start=lambda: Supervisor("inner", clock=clock, children=[nursery.spec("long", hold)]))
-    with Hold() as hold, supervising(clock=clock, children=[inner]) as boss:
+@pytest.mark.parametrize("is_below", [False, True], ids=["its own", "of a supervisor below"])
+def test_a_child_has_the_time_that_the_supervisor_was_given_if_its_spec_says_nothing(is_below: bool) -> None:
+    nursery, clock, hold = Nursery(), FakeClock(), Hold()
+    long = nursery.spec("long", hold)
+    inner = ChildSpec(id="inner", start=lambda: Supervisor("inner", clock=clock, children=[long]))
+    with supervising(clock=clock, children=[inner if is_below else long]) as boss, hold:
         nursery.loops["long"][0].feed("held")
         hold.wait_reached()
         stopped = boss.send(ShutdownRequest(timeout=60.0))
