@@ -33,8 +33,8 @@ _COLUMNS = (
 _LETTER_COLUMNS = f"{_COLUMNS}, due, error, source, dead_at, reason, dead_count"
 #: What can be received, and beside each whether anything else is due.
 _VISIBLE = (
-    "SELECT EXISTS (SELECT 1 FROM messages WHERE mailbox = ?1 AND due > 0 AND due <= ?2), {}"
-    " FROM messages WHERE mailbox = ?1 AND due = 0 ORDER BY sequence LIMIT ?3"
+    "SELECT EXISTS (SELECT 1 FROM messages WHERE mailbox = ? AND due > 0 AND due <= ?), {}"
+    " FROM messages WHERE mailbox = ? AND due = 0 ORDER BY sequence LIMIT ?"
 )
 _THIS = "mailbox = ? AND due = ? AND sequence = ?"
 #: The last delivery of a message. That its lease has not ended is for the clock to say.
@@ -308,9 +308,9 @@ class SqliteQueue(Generic[B]):
 
     def _visible(self, cursor: sqlite3.Cursor, limit: int, now: float) -> list[Any]:
         """Return the rows of the first in line, when what is due has come back."""
-        found = cursor.execute(self._visible_rows, (self._name, now, limit)).fetchall()
+        found = cursor.execute(self._visible_rows, (self._name, now, self._name, limit)).fetchall()
         if (not found or found[0][0]) and self.bring_back(cursor, now)[0]:
-            found = cursor.execute(self._visible_rows, (self._name, now, limit)).fetchall()
+            found = cursor.execute(self._visible_rows, (self._name, now, self._name, limit)).fetchall()
         return found
 
     def _deliver(self, cursor: sqlite3.Cursor, row: Row, token: Token | None) -> Message[B, Any] | None:

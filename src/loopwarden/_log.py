@@ -31,15 +31,27 @@ def describe(thing: object) -> str:
     An exception is described once: whoever catches it calls this first, on a thread that may be kept waiting by other
     people's code, and all who hear of it later get the same text.
     """
-    known = getattr(thing, "__dict__", None) if isinstance(thing, BaseException) else None
-    if isinstance(known, dict) and _TEXT in known:
-        return str(cast("dict[str, object]", known)[_TEXT])
+    known = _memory_of(thing)
+    if known is not None and _TEXT in known:
+        return str(known[_TEXT])
     try:
         text = repr(thing)
     except BaseException:  # noqa: BLE001  isolates user code
         text = f"<{type(thing).__name__} without a repr>"
     if len(text) > LONGEST:
         text = f"{text[:LONGEST]} and so on, {len(text)} characters in all"
-    if isinstance(known, dict):
+    if known is not None:
         known[_TEXT] = text
     return text
+
+
+def _memory_of(thing: object) -> dict[str, object] | None:
+    """Return where the text of an exception is kept."""
+    # By type(): the class of other people's things may be a property that raises.
+    if not issubclass(type(thing), BaseException):
+        return None
+    try:
+        known: object = object.__getattribute__(thing, "__dict__")
+    except BaseException:  # noqa: BLE001  isolates user code
+        return None
+    return cast("dict[str, object]", known) if type(known) is dict else None
