@@ -6,6 +6,7 @@ import contextlib
 import os
 import sqlite3
 import warnings
+import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
@@ -31,6 +32,8 @@ BUSY_SECONDS = 30.0
 #: flushed in half the time of one that grows, so it should not grow for long; SQLite's own 1000 is for the others.
 FULL_WAL_PAGES = 400
 
+#: Stores that are open, so that a fork finds them.
+_stores: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
 #: What stores in this process had inherited by a fork: kept, because to drop a connection is to close it.
 _inherited: list[object] = []
 
@@ -62,6 +65,7 @@ class SqliteStore:
         self.level = ""
         # One for everything: to make one takes a third of the time of a statement.
         self._cursor: sqlite3.Cursor | None = None
+        _stores.add(self)
         try:
             with self.lock, self.connection(str(path)) as cursor:
                 apply_schema(cursor.connection, self.path)
@@ -199,10 +203,13 @@ class SqliteStore:
         if getattr(self, "closed", True):
             return
         if os.getpid() != self._pid:
-            _inherited.append((self._cursor, self.bell))
             return
         warnings.warn(f"unclosed {self!r}", ResourceWarning, source=self, stacklevel=1)
         self.close()
+
+    def outlive(self) -> list[object]:
+        """Return what must not be dropped in a forked process, not even by the garbage collector."""
+        return [self._cursor, self.bell]
 
     def __repr__(self) -> str:
         return f"<SqliteStore {str(self.path)!r}{', closed' if self.closed else ''}>"
@@ -232,3 +239,11 @@ def _use_wal(database: sqlite3.Connection) -> None:
         else:
             return
     database.execute("PRAGMA journal_mode = WAL")
+
+
+def _keep_inherited() -> None:
+    for store in tuple(_stores):
+        _inherited.extend(store.outlive())
+
+
+os.register_at_fork(after_in_child=_keep_inherited)
