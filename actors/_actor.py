@@ -165,6 +165,10 @@ class ControlActor(pykka.ThreadingActor):
             self._answer(in_hand, None, ActorDeadError(name, cause))
         self._inbox.wake((_ActorStop(), None))
 
+    def _tell_itself(self, message: object) -> None:
+        """Put a message into this actor's own inbox; from any thread."""
+        self._inbox.put((message, None))
+
     # What a subclass may replace.
 
     def _create_ref(self) -> ControlRef:

@@ -1,4 +1,4 @@
-"""`Helper`: the thread that makes an actor's blocking calls for it, and threads for a single one."""
+"""`Helper`: the thread that makes an actor's blocking calls for it; and `run_apart`, a thread for a single one."""
 
 from __future__ import annotations
 
@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING, final
 
 from loopwarden._blocking import SYSTEM, Blocking
 from loopwarden._log import report
-from loopwarden._ticket import Ticket, write
+from loopwarden._ticket import Ticket
 from loopwarden.actors._inlet import Inlet
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from loopwarden.clock import Clock
-
-__all__ = ["Helper", "run_apart", "run_within"]
+__all__ = ["Helper", "run_apart"]
 
 
 @final
@@ -64,27 +62,17 @@ class Helper:
             report(logging.ERROR, "a job of %s raised", self._name, error=error)
 
 
-def run_apart(job: Callable[[], object], name: str, blocking: Blocking) -> None:
-    """Run a single job, on a thread for it alone; what it raises is logged."""
-    helper = Helper(name, blocking)
-    helper.submit(job)
-    helper.close()
-
-
-def run_within(job: Callable[[], object], seconds: float, done: Callable[[], object], name: str, clock: Clock) -> None:
-    """Run a single job on a thread for it alone, and call ``done`` once: when it has ended, or after ``seconds``."""
-    ended: Ticket[None] = Ticket(clock.blocking)
-    ended.on_ready(lambda _: done())
+def run_apart(job: Callable[[], object], name: str, blocking: Blocking) -> Ticket[None]:
+    """Run a single job, on a thread for it alone; what it raises is logged. The ticket resolves when it has ended."""
+    ended: Ticket[None] = Ticket(blocking)
 
     def work() -> None:
         try:
             job()
         finally:
-            write(ended)
+            ended.complete(None)
 
-    try:
-        timer = clock.call_later(seconds, lambda: write(ended))
-        ended.on_ready(lambda _: timer.cancel())
-    except RuntimeError as error:
-        report(logging.WARNING, "%s has no time-out", name, error=error)
-    run_apart(work, name, clock.blocking)
+    helper = Helper(name, blocking)
+    helper.submit(work)
+    helper.close()
+    return ended

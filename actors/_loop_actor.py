@@ -104,7 +104,7 @@ class LoopActor(ControlActor):
             self.vitals,
             self._worker.ended,
             clock=clock,
-            put=lambda message: self._inbox.put((message, None)),
+            put=self._tell_itself,
         )
         self._final: Ticket[ShutdownResult] = Ticket(clock.blocking)
         self._stopping_since: float | None = None
@@ -296,7 +296,7 @@ class LoopActor(ControlActor):
 
     def _worker_ended(self, cause: BaseException | None) -> None:
         """Tell the actor; runs on the worker, as its last act."""
-        self._inbox.put((_WorkerEnded(cause), None))
+        self._tell_itself(_WorkerEnded(cause))
 
     def _result(self, *, clean: bool, error: BaseException | None) -> ShutdownResult:
         since = self._stopping_since

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
 from loopwarden._ticket import Ticket, write
-from loopwarden.actors._helper import run_within
+from loopwarden.actors._helper import run_apart
 from loopwarden.actors._mailbox_worker import FENCE_AFTER
 from loopwarden.actors._messages import AbandonResult
+from loopwarden.actors._patience import in_time
 from loopwarden.actors._runnable import can_recover
 from loopwarden.actors._zombies import ZOMBIES
 from loopwarden.errors import LoopAbandonedError
@@ -101,5 +102,7 @@ class Recovery:
             self._put(GivenBack())
 
         # On a thread of its own, because the helper may be the one that hangs; a store that hangs is not waited for.
-        run_within(give_back, FENCE_AFTER, finish, f"{self._name}-returns", self._clock)
+        name = f"{self._name}-returns"
+        given_back = run_apart(give_back, name, self._clock.blocking)
+        in_time(given_back, FENCE_AFTER, lambda: None, self._clock, name).on_ready(lambda _: finish())
         return answer

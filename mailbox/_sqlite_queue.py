@@ -290,7 +290,7 @@ class SqliteQueue(Generic[B]):
         """Refuse a delivery that is over; return the time."""
         # The time and the fence are looked at when the file is ours: waiting for that may have taken a while.
         now = self._wall()
-        is_good = _is_good(message, now) or (even_if_fenced and message.due > now)
+        is_good = _is_good(message, now, even_if_fenced=even_if_fenced)
         if not is_good or cursor.execute(_CHECK, self._key(message)).fetchone() is None:
             raise ReceiptHandleExpiredError(self._name, message.id, message.receipt_handle)
         return now
@@ -330,9 +330,9 @@ class SqliteQueue(Generic[B]):
         return Message(self, record, body, row.count + 1, row.receipt + 1, token)
 
 
-def _is_good(message: Message[Any, Any], now: float) -> bool:
+def _is_good(message: Message[Any, Any], now: float, *, even_if_fenced: bool = False) -> bool:
     """Say whether neither its worker was fenced nor its lease has ended."""
-    return message.due > now and not message.is_fenced
+    return message.due > now and (even_if_fenced or not message.is_fenced)
 
 
 def _readable(row: Row) -> Row:

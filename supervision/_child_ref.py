@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, final, overload
 import pykka
 from typing_extensions import override
 
-from loopwarden._ticket import Ticket, write
+from loopwarden._ticket import Ticket, settle, write
 from loopwarden.actors import (
     ControlRef,
     HealthCheckRequest,
@@ -20,7 +20,7 @@ from loopwarden.actors import (
     ShutdownResult,
 )
 from loopwarden.actors._messages import AbandonRequest, StallReport, TicketCarrier
-from loopwarden.errors import ActorDeadError, ChildUnavailableError, UnsupportedRequestError
+from loopwarden.errors import ChildUnavailableError, UnsupportedRequestError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,7 +89,7 @@ class ChildRef(ControlRef):
         if plain is None:
             return self._answer(request, None, self._unavailable())
         ticket: Ticket[R] = request.ticket or Ticket(self._blocking)
-        plain.ask(request).on_ready(lambda answer: _pass_on(answer, ticket))
+        plain.ask(request).on_ready(lambda answer: settle(ticket, lambda: answer.wait(0)))
         return ticket
 
     def _answer(self, message: Request[Any], result: object, error: Exception | None = None) -> Ticket[Any]:
@@ -207,7 +207,7 @@ class ChildRef(ControlRef):
         ref = self._seat.ref
         return (lambda: None) if ref is None else ref._actor_weakref  # noqa: SLF001  Pykka's proxy reads it too
 
-    def _unavailable(self) -> ChildUnavailableError | ActorDeadError:
+    def _unavailable(self) -> ChildUnavailableError:
         now = self._seat.occupant
         return ChildUnavailableError(self.name, now.state, now.retry_at)
 
@@ -218,12 +218,3 @@ class ChildRef(ControlRef):
     @override
     def __repr__(self) -> str:
         return f"<ChildRef {self.name!r}, {self._seat.occupant.state}>"
-
-
-def _pass_on(answer: Ticket[Any], ticket: Ticket[Any]) -> None:
-    try:
-        result = answer.wait(0)
-    except BaseException as error:  # noqa: BLE001  whatever it is, it is the answer
-        write(ticket, error=error)
-    else:
-        write(ticket, result)

@@ -10,10 +10,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from loopwarden._log import report
-from loopwarden._ticket import Ticket, write
+from loopwarden._ticket import Ticket
 from loopwarden.actors import AbandonRequest, LoopRef
 from loopwarden.actors._forgotten import alive
-from loopwarden.actors._helper import run_within
+from loopwarden.actors._helper import run_apart
 from loopwarden.supervision._supervisor_ref import SupervisorRef
 
 if TYPE_CHECKING:
@@ -63,9 +63,7 @@ def depart(code: ExitCode, why: str, patience: float, clock: Clock, leave: Calla
 
 def _try(job: Callable[[], object], clock: Clock) -> None:
     """Do something that may hang, as a log or a stream can whose lock is held by a thread that was given up."""
-    done: Ticket[None] = Ticket(clock.blocking)
-    run_within(job, LAST_SECONDS, lambda: write(done), "loopwarden-last-words", clock)
-    done.wait_ready(LAST_SECONDS)
+    run_apart(job, "loopwarden-last-words", clock.blocking).wait_ready(LAST_SECONDS)
 
 
 def _flush() -> None:

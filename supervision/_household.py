@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, assert_never, final
 from loopwarden._log import describe, report
 from loopwarden._ticket import Ticket, write
 from loopwarden.actors._zombies import ZOMBIES
-from loopwarden.errors import ChildNotFoundError, LoopAbandonedError
+from loopwarden.errors import LoopAbandonedError
 from loopwarden.supervision._child import ChildState
 from loopwarden.supervision._crew import Crew
 from loopwarden.supervision._directory import Directory
@@ -95,7 +95,10 @@ class Household:
 
     def start_child(self, spec: ChildSpec) -> Ticket[ChildRef]:
         """Add a child and start it."""
-        return self._start(spec.id, lambda waiter: self.family.start_child(spec, waiter))
+        found: list[ChildRef | None] = []
+        ticket = self._wait(lambda waiter: self.family.start_child(spec, waiter), lambda: found[0])
+        found.append(self.directory.ref(spec.id))  # now: one that says "not now" may be gone when it is answered
+        return ticket
 
     def restart_child(self, child_id: str) -> Ticket[ChildRef]:
         """Start a child that is down."""
@@ -168,50 +171,53 @@ class Household:
                 assert_never(report)
 
     def _report_of(self, tenure: Tenure, report: LifeReport) -> None:
-        now, roll = self._clock.monotonic(), self._dice.random()
-        child, incarnation = tenure.spec.id, tenure.incarnation
         match report:
             case Made():
                 self._launch(tenure, report)
             case Entered():
                 tenure.has_entered = True
-                self._carry_out(self.family.started(child, incarnation, now, is_supervisor=tenure.is_supervisor))
+                child, now = tenure.spec.id, self._clock.monotonic()
+                self._carry_out(self.family.started(child, tenure.incarnation, now, is_supervisor=tenure.is_supervisor))
             case Ended():
                 cause = report.ended.cause
                 self._close(tenure, cause)
                 if tenure.has_entered or tenure.is_stopping or report.ended.asked:
-                    ended = exit_of(cause, asked=report.ended.asked)
-                    self._carry_out(self.family.ended(child, incarnation, ended, now, roll))
+                    self._ended(tenure, exit_of(cause, asked=report.ended.asked))
                 else:
-                    cause = cause or RuntimeError("it ended before it was running")
-                    self._carry_out(self.family.start_failed(child, incarnation, cause, now, roll))
+                    self._start_failed(tenure, cause or RuntimeError("it ended before it was running"))
             case TimedOut() if tenure.is_abandoned:
                 self._disown(tenure)
             case TimedOut():
                 self.abandon(tenure, "it did not stop in time")
 
     def _launch(self, tenure: Tenure, made: Made) -> None:
-        child, incarnation = tenure.spec.id, tenure.incarnation
         if made.life is not None and not tenure.is_stopping:
             tenure.life = made.life
-            self._publish(child)
+            self._publish(tenure.spec.id)
             try:
                 tenure.launch(made.life)
             except BaseException as error:  # noqa: BLE001  isolates user code: it is why the start failed
                 describe(error)
                 tenure.life = None
-                self._launch(tenure, Made(incarnation, error=error))
+                self._launch(tenure, Made(tenure.incarnation, error=error))
             return
         self._close(tenure, None)  # what was made and is not wanted any more was never launched
-        now, roll = self._clock.monotonic(), self._dice.random()
         if tenure.is_stopping:
-            ended = ChildExit(ExitReason.SHUTDOWN, made.error, asked=True)
-            self._carry_out(self.family.ended(child, incarnation, ended, now, roll))
+            self._ended(tenure, ChildExit(ExitReason.SHUTDOWN, made.error, asked=True))
         elif made.error is not None:
-            self._carry_out(self.family.start_failed(child, incarnation, made.error, now, roll))
+            self._start_failed(tenure, made.error)
         else:
-            report(logging.WARNING, "start of child %r returned None, which means not now: it is not running", child)
-            self._carry_out(self.family.ignored(child, incarnation))
+            text = "start of child %r returned None, which means not now: it is not running"
+            report(logging.WARNING, text, tenure.spec.id)
+            self._carry_out(self.family.ignored(tenure.spec.id, tenure.incarnation))
+
+    def _ended(self, tenure: Tenure, ended: ChildExit) -> None:
+        now, roll = self._clock.monotonic(), self._dice.random()
+        self._carry_out(self.family.ended(tenure.spec.id, tenure.incarnation, ended, now, roll))
+
+    def _start_failed(self, tenure: Tenure, error: BaseException) -> None:
+        now, roll = self._clock.monotonic(), self._dice.random()
+        self._carry_out(self.family.start_failed(tenure.spec.id, tenure.incarnation, error, now, roll))
 
     # What the family wants.
 
@@ -275,9 +281,9 @@ class Household:
             ZOMBIES.add(f"{child}-control", tenure.life.ended)
         elif tenure.made is not None:  # what it may still return will not be launched
             ZOMBIES.add(f"{child}-start", tenure.made)
-        ended = tenure.killed(tenure.reason)
-        self._close(tenure, ended.error)
-        self._carry_out(self.family.ended(child, tenure.incarnation, ended, self._clock.monotonic(), 0.5))
+        error = LoopAbandonedError(child, tenure.reason)
+        self._close(tenure, error)
+        self._ended(tenure, exit_of(error, asked=False))
 
     def _wake(self, effect: Wake) -> None:
         retry = Retry(effect.child, effect.incarnation)
@@ -311,12 +317,6 @@ class Household:
         tenure = self._tenures.get(child.incarnation) if child.state.is_alive else None
         self.directory.publish(child, None if tenure is None else tenure.life)
 
-    def _start(self, child_id: str, ask: Callable[[Callable[[Exception | None], None]], list[Effect]]) -> Ticket[Any]:
-        found: list[ChildRef | None] = []
-        ticket = self._wait(ask, lambda: found[0])
-        found.append(self.directory.ref(child_id))  # now: one that says "not now" may be gone when it is answered
-        return ticket
-
     def _wait(
         self, ask: Callable[[Callable[[Exception | None], None]], list[Effect]], result: Callable[[], Any]
     ) -> Ticket[Any]:
@@ -330,10 +330,7 @@ class Household:
 
     def tenure_of(self, child_id: str) -> Tenure | None:
         """Return the stay of a child; None if it is down."""
-        child = self.family.roster.children.get(child_id)
-        if child is None:
-            raise ChildNotFoundError(child_id)
-        return self._tenures.get(child.incarnation)
+        return self._tenures.get(self.family.roster.find(child_id).incarnation)
 
     def _close(self, tenure: Tenure, cause: BaseException | None) -> None:
         """Note that a tenure has ended."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, final, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, final, runtime_checkable
 
 from typing_extensions import override
 
@@ -110,18 +110,16 @@ class ReaperActor(ControlActor):
         for number, each in self._rounds.items():
             try:
                 if isinstance(each.mailbox, _SupportsWatch):
-                    each.unwatch = each.mailbox.watch_due(partial(self._inbox.put, (_Due(number), None)))
+                    each.unwatch = each.mailbox.watch_due(partial(self._tell_itself, _Due(number)))
             except Exception as error:  # noqa: BLE001  a back end may be anybody's: then it is looked at now and then
                 report(logging.WARNING, "mailbox %r cannot be watched", each.mailbox.name, error=error)
             self._reap(number)
 
     @override
-    def on_stop(self) -> None:
-        self._go()
-
-    @override
-    def on_failure(self, exception_type: Any, exception_value: Any, traceback: Any) -> None:
-        self._go()
+    def _epilogue(self, cause: BaseException | None) -> Callable[[object], object]:
+        for number in tuple(self._rounds):
+            self._forget(number)
+        return super()._epilogue(cause)
 
     @override
     def on_receive(self, message: object) -> object:
@@ -150,7 +148,7 @@ class ReaperActor(ControlActor):
                 done = _Done(number, each.mailbox.reap(), is_closed=getattr(each.mailbox, "closed", False) is True)
             except BaseException as error:  # noqa: BLE001  a back end may be anybody's
                 done = _Done(number, None, error)
-            self._inbox.put((done, None))
+            self._tell_itself(done)
 
         each.helper.submit(job)
 
@@ -178,7 +176,7 @@ class ReaperActor(ControlActor):
         elif delay is not None:
             due = _Due(done.number)
             try:
-                each.timer = self.clock.call_later(max(delay, 0.0), lambda: self._inbox.put((due, None)))
+                each.timer = self.clock.call_later(max(delay, 0.0), lambda: self._tell_itself(due))
             except RuntimeError as error:
                 report(logging.ERROR, "no thread for the timer of mailbox %r", each.mailbox.name, error=error)
 
@@ -189,7 +187,3 @@ class ReaperActor(ControlActor):
         if each.timer is not None:
             each.timer.cancel()
         each.helper.close()
-
-    def _go(self) -> None:
-        for number in tuple(self._rounds):
-            self._forget(number)

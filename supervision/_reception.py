@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, final
 
-from loopwarden._ticket import Ticket
 from loopwarden.actors import (
     AbandonRequest,
     AbandonResult,
@@ -18,12 +17,14 @@ from loopwarden.actors import (
 from loopwarden.actors._patience import in_time
 from loopwarden.errors import ChildNotFoundError
 from loopwarden.supervision._child_ref import Terminate
+from loopwarden.supervision._directory import Directory
 from loopwarden.supervision._effects import EventKind
 from loopwarden.supervision._reports import Abandoned
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from loopwarden._ticket import Ticket
     from loopwarden.clock import Clock
     from loopwarden.supervision._child_ref import ForChild
     from loopwarden.supervision._household import Household
@@ -57,12 +58,12 @@ class Reception:
             case Terminate():
                 return Deferred(self._household.terminate_child(child))
             case AbandonRequest():
-                return Deferred(self._abandon(child, request))
+                return self._abandon(child, request)
             case StallReport():
                 self._note_stall(child, request)
                 return None
             case _:
-                return Deferred(self._confirm_end(child))
+                return self._confirm_end(child)
 
     def _shut_down(self, child: str, timeout: float) -> Ticket[ShutdownResult]:
         def late() -> ShutdownResult:
@@ -71,15 +72,13 @@ class Reception:
         answer = self._household.terminate_child(child, timeout)
         return in_time(answer, timeout, late, self._clock, f"the shutdown of child {child!r}")
 
-    def _abandon(self, child: str, request: AbandonRequest) -> Ticket[AbandonResult]:
+    def _abandon(self, child: str, request: AbandonRequest) -> Deferred | AbandonResult:
         tenure = self._household.tenure_of(child)
         request = request.model_copy(update={"ticket": None})  # answered here, not by the loop too
         if tenure is None or tenure.life is None or not isinstance(ref := tenure.life.ref, LoopRef):
-            done: Ticket[AbandonResult] = Ticket(self._clock.blocking)
-            done.complete(AbandonResult(abandoned=tenure is not None))
             if tenure is not None:
                 self._household.abandon(tenure, request.reason)
-            return done
+            return AbandonResult(abandoned=tenure is not None)
         answer = ref.send(request)
 
         def abandoned(ticket: Ticket[AbandonResult]) -> None:
@@ -87,7 +86,7 @@ class Reception:
                 self._put(Abandoned(child, request, ticket.wait(0)))
 
         answer.on_ready(abandoned)
-        return answer
+        return Deferred(answer)
 
     def _note_stall(self, child: str, stall: StallReport) -> None:
         tenure = self._household.tenure_of(child)
@@ -104,21 +103,19 @@ class Reception:
         if isinstance(ref := tenure.life.ref, LoopRef) and not stall.is_recalled:
             ref.send(stall.model_copy(update={"ticket": None}))
 
-    def _confirm_end(self, child: str) -> Ticket[ShutdownResult]:
+    def _confirm_end(self, child: str) -> Deferred | ShutdownResult:
         """Wait for the end of a child, without asking for it; of one that is down, return the last one."""
         directory, tenure = self._household.directory, self._household.tenure_of(child)
         if tenure is not None and tenure.life is not None:
-            return tenure.life.ended.map(lambda ended: directory.result_of(child, ended.cause))
+            return Deferred(tenure.life.ended.map(lambda ended: directory.result_of(child, ended.cause)))
         if tenure is not None:  # its factory is at work
-            return self._household.wait_down(child)
-        done: Ticket[ShutdownResult] = Ticket(self._clock.blocking)
-        done.complete(directory.last_result(child))
-        return done
+            return Deferred(self._household.wait_down(child))
+        return directory.last_result(child)
 
 
 def answer_for_one_that_is_gone(message: ForChild) -> ShutdownResult:
     """Answer for a child that was deleted, or whose supervisor has ended."""
     child = message.seat.child
     if isinstance(message.request, ShutdownRequest | ShutdownConfirmRequest | Terminate):
-        return ShutdownResult(loop_name=child, clean_shutdown=True, duration=0.0)
+        return Directory.result_of(child, None)
     raise ChildNotFoundError(child)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, assert_never, final
 
+from loopwarden.errors import ChildNotFoundError
 from loopwarden.supervision._child import After, Child, ChildState
 
 if TYPE_CHECKING:
@@ -51,6 +52,17 @@ class Roster:
         """Return a child, if it is still living the life that is meant."""
         child = self.children.get(child_id)
         return child if child is not None and child.incarnation == incarnation else None
+
+    def find(self, child_id: str) -> Child:
+        """Return a child.
+
+        Raises:
+            ChildNotFoundError: if there is none of that id.
+        """
+        child = self.children.get(child_id)
+        if child is None:
+            raise ChildNotFoundError(child_id)
+        return child
 
     def move(self, child: Child, state: ChildState) -> None:
         """Note where a child stands."""

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, ClassVar, final
 
 from loopwarden._blocking import SYSTEM
 from loopwarden._log import report
-from loopwarden._ticket import Ticket, write
 from loopwarden.actors._helper import run_apart
 from loopwarden.clock import SYSTEM_CLOCK
 from loopwarden.supervision._signal_relay import SignalRelay
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from loopwarden._ticket import Ticket
 
 __all__ = ["ShutdownCoordinator"]
 
@@ -108,21 +109,16 @@ class ShutdownCoordinator:
             callbacks, self._callbacks, self._triggered = self._callbacks, [], True
         returned: list[Ticket[None]] = []
         for callback in callbacks:
-            done: Ticket[None] = Ticket()
-            returned.append(done)
-            run_apart(partial(_call, callback, done), "loopwarden-shutdown-callback", SYSTEM)
-            done.wait_ready(TURN, SYSTEM_CLOCK)
+            returned.append(run_apart(partial(_call, callback), "loopwarden-shutdown-callback", SYSTEM))
+            returned[-1].wait_ready(TURN, SYSTEM_CLOCK)
         return returned
 
     def __repr__(self) -> str:
         return f"<ShutdownCoordinator, {'triggered' if self._triggered else f'{len(self._callbacks)} callbacks'}>"
 
 
-def _call(callback: Callable[[], object], done: Ticket[None] | None = None) -> None:
+def _call(callback: Callable[[], object]) -> None:
     try:
         callback()
     except BaseException as error:  # noqa: BLE001  isolates user code: the others must be called too
         report(logging.ERROR, "a callback of the shutdown raised", error=error)
-    finally:
-        if done is not None:
-            write(done)

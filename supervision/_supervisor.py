@@ -25,7 +25,7 @@ from loopwarden.actors import (
 from loopwarden.actors._messages import StopSoon
 from loopwarden.actors._patience import in_time
 from loopwarden.clock import SYSTEM_CLOCK, Clock
-from loopwarden.errors import ChildNotFoundError, InvalidChildError, SupervisionError, UnsupportedRequestError
+from loopwarden.errors import InvalidChildError, SupervisionError, UnsupportedRequestError
 from loopwarden.supervision._child_ref import ForChild
 from loopwarden.supervision._family import Phase
 from loopwarden.supervision._household import Household
@@ -52,7 +52,6 @@ from loopwarden.supervision._supervisor_ref import SupervisorRef
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from loopwarden.supervision._child import Child
     from loopwarden.supervision._child_ref import ChildRef
     from loopwarden.supervision._events import SupervisionEvent
     from loopwarden.supervision._spec import ChildSpec
@@ -97,13 +96,13 @@ class Supervisor(ControlActor):
             self.spec,
             clock,
             self.actor_ref,
-            put=self._report,
+            put=self._tell_itself,
             ready=lambda: write(self.ready),
             finish=self._end,
         )
         self._final: Ticket[ShutdownResult] = Ticket(clock.blocking)
         self._stopping_since: float | None = None
-        self._reception = Reception(self._household, clock, self._report)
+        self._reception = Reception(self._household, clock, self._tell_itself)
         template = self.spec.template
         self._pool = None if template is None else Pool(template, self._household)
 
@@ -227,11 +226,11 @@ class Supervisor(ControlActor):
             case WhichChildrenRequest():
                 return tuple(household.directory.info(child) for child in household.family.roster.children.values())
             case WhichChildRequest():
-                return household.directory.info(self._child(message.id))
+                return household.directory.info(household.family.roster.find(message.id))
             case CountChildrenRequest():
                 return household.directory.counts(household.family.roster.children.values())
             case ChildSpecRequest():
-                return self._child(message.id).spec
+                return household.family.roster.find(message.id).spec
             case ResizeRequest():
                 if self._pool is None:
                     raise UnsupportedRequestError(
@@ -255,10 +254,6 @@ class Supervisor(ControlActor):
                 raise UnsupportedRequestError(str(self._actor_ref), request, "it is no request of a supervisor")
         return None
 
-    def _report(self, report: object) -> None:
-        """Tell this actor something; from any thread."""
-        self._inbox.put((report, None))
-
     # Children.
 
     def _start_child(self, child: ChildSpec) -> Ticket[ChildRef]:
@@ -274,12 +269,6 @@ class Supervisor(ControlActor):
             raise UnsupportedRequestError(
                 str(self._actor_ref), type(message).__name__, "in a pool children are all alike: send a ResizeRequest"
             )
-
-    def _child(self, child_id: str) -> Child:
-        child = self._household.family.roster.children.get(child_id)
-        if child is None:
-            raise ChildNotFoundError(child_id)
-        return child
 
     # Itself.
 

@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
 from loopwarden._log import describe, report
-from loopwarden.errors import LoopAbandonedError
 from loopwarden.supervision._reports import FromBelow, Made, Reporter, TimedOut
-from loopwarden.supervision._verdict import ChildExit, ExitReason
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -113,7 +111,3 @@ class Tenure:
         if self.is_supervisor:
             return math.inf
         return max(PATIENCE, wanted)
-
-    def killed(self, reason: str) -> ChildExit:
-        """Return the end of one that never got beyond its factory."""
-        return ChildExit(ExitReason.KILLED, LoopAbandonedError(self.spec.id, reason))

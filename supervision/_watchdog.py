@@ -7,7 +7,7 @@ import os
 import sys
 import traceback
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, final
 
 from typing_extensions import override
 
@@ -136,12 +136,11 @@ class WatchdogActor(ControlActor):
         self._sleep()
 
     @override
-    def on_stop(self) -> None:
-        self._go()
-
-    @override
-    def on_failure(self, exception_type: Any, exception_value: Any, traceback: Any) -> None:
-        self._go()
+    def _epilogue(self, cause: BaseException | None) -> Callable[[object], object]:
+        ZOMBIES.unlisten(self._note_zombie)
+        if self._timer is not None:
+            self._timer.cancel()
+        return super()._epilogue(cause)
 
     @override
     def on_receive(self, message: object) -> object:
@@ -188,16 +187,8 @@ class WatchdogActor(ControlActor):
         except RuntimeError as error:
             report(logging.ERROR, "the watchdog has no thread for its timer, and sleeps for ever", error=error)
 
-    def _go(self) -> None:
-        ZOMBIES.unlisten(self._note_zombie)
-        if self._timer is not None:
-            self._timer.cancel()
-
     def _note_zombie(self) -> None:
         self._tell_itself(_MoreZombies())
-
-    def _tell_itself(self, message: object) -> None:
-        self._inbox.put((message, None))
 
     def _ask(self, ref: ControlRef) -> None:
         """Ask without waiting; whoever does not answer is asked again at the next look."""
