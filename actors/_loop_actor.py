@@ -202,6 +202,7 @@ class LoopActor(ControlActor):
             heartbeat_age=None if heartbeat is None else heartbeat.age(),
             activity=activity,
             activity_since=since,
+            polled=state not in {LoopState.IDLE, LoopState.STARTING} and self.vitals.polled,
             in_hand=() if state.has_ended else self.vitals.in_hand(),
             workers=() if state.has_ended else self.vitals.statuses(),
             processed=self.vitals.total("processed"),

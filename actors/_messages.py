@@ -92,6 +92,8 @@ class HealthStatus(_Reply):
     #: What it is doing and since when; None if the loop does not tell.
     activity: Activity | None = None
     activity_since: float | None = None
+    #: True once every worker has looked for messages.
+    polled: bool = False
     in_hand: tuple[InHand, ...] = ()
     #: Each worker by itself; one of them may be stalled while the others go on.
     workers: tuple[WorkerStatus, ...] = ()

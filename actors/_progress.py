@@ -81,6 +81,7 @@ class Progress:
         "fates",
         "heartbeat",
         "last_error",
+        "polled",
         "processed",
         "quiet_until",
         "returned",
@@ -100,6 +101,8 @@ class Progress:
         self.heartbeat = heartbeat
         # One tuple, replaced as a whole, so that a reader never sees half of a change.
         self._doing: tuple[Activity, float, InHand | None] = (Activity.POLLING, clock.monotonic(), None)
+        #: True from the first `polling` on.
+        self.polled = False
         #: Messages that were handled.
         self.processed = 0
         #: Messages whose handler raised.
@@ -115,6 +118,7 @@ class Progress:
         """Say that the worker waits for a message, for at most ``wait`` seconds; it is not stalled meanwhile."""
         now = self._clock.monotonic()
         self._doing = (Activity.POLLING, now, None)
+        self.polled = True
         self.quiet_until = now + wait
 
     @property

@@ -54,6 +54,11 @@ class Vitals:
         return self._counted[count] + sum(int(getattr(worker, count)) for worker in self.workers)
 
     @property
+    def polled(self) -> bool:
+        """True once every worker has looked for messages; a loop that does not tell has when it runs."""
+        return all(worker.polled for worker in self.workers)
+
+    @property
     def last_error(self) -> str | None:
         """What a handler raised last, of the first worker that can tell."""
         return next((worker.last_error for worker in self.workers if worker.last_error is not None), None)

@@ -281,6 +281,7 @@ class Supervisor(ControlActor):
             running=not state.has_ended,
             last_heartbeat=None,
             heartbeat_age=None,
+            polled=phase is not Phase.STARTING,
             restarts=self._household.family.restarts,
             unclaimed_replies=self.unclaimed_replies,
             error=None if error is None else describe(error),

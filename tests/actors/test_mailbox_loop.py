@@ -436,6 +436,16 @@ def test_each_of_n_workers_has_a_message_in_hand_at_once(jobs: Box, clock: FakeC
     assert ref.send(HealthCheckRequest()).wait(timeout=5).processed == 4
 
 
+def test_health_tells_whether_every_worker_has_looked_for_messages(jobs: Box, clock: FakeClock) -> None:
+    loop = MailboxLoop(jobs, lambda message: None, concurrency=2, clock=clock)
+    first, second = loop.progress
+    first.polling()
+    one_of_two = LoopActor(loop, clock=clock).vitals.polled
+    second.polling()
+
+    assert (one_of_two, LoopActor(loop, clock=clock).vitals.polled) == (False, True)
+
+
 def test_health_shows_every_workers_message(jobs: Box, clock: FakeClock) -> None:
     jobs.send_many(["a", "b"])
     with Hold() as hold:
