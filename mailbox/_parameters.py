@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DEDUP_WINDOW",
     "MAX_VISIBILITY",
+    "MAX_WAIT",
     "check_dedup_id",
     "check_headers",
     "check_ids",

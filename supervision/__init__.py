@@ -32,6 +32,7 @@ from loopwarden.supervision._signal_relay import SignalRelay
 from loopwarden.supervision._spec import ChildSpec, SupervisorOptions, SupervisorSpec
 from loopwarden.supervision._supervisor import Supervisor
 from loopwarden.supervision._supervisor_ref import SupervisorRef
+from loopwarden.supervision._timeouts import Timeouts
 from loopwarden.supervision._verdict import ExitReason
 from loopwarden.supervision._watchdog import WatchdogActor
 
@@ -53,6 +54,7 @@ __all__ = [
     "ShutdownCoordinator",
     "SignalRelay",
     "StallPolicy",
+    "Timeouts",
     "WatchdogActor",
     "daemon_scope",
     # Control messages

@@ -78,6 +78,7 @@ PURE = [
     "supervision/_outbox.py",
     "supervision/_roster.py",
     "supervision/_strategy.py",
+    "supervision/_timeouts.py",
     "supervision/_verdict.py",
 ]
 
