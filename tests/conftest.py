@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 # The root holds a folder `mailbox`, which would hide the standard library's module of that name.
 _ROOT = str(Path(__file__).resolve().parent.parent)
@@ -11,7 +11,8 @@ sys.path[:] = [entry for entry in sys.path if entry not in {"", _ROOT}]
 import pykka  # noqa: E402  after the path is in order
 import pytest  # noqa: E402
 
-from loopwarden.testing import wait_no_threads  # noqa: E402
+from loopwarden.mailbox import InMemoryMailbox  # noqa: E402
+from loopwarden.testing import FakeClock, wait_no_threads  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,6 +26,18 @@ def nothing_is_left_behind() -> Iterator[None]:
     pykka.ActorRegistry.stop_all(block=False)
     assert not left, f"threads left behind: {left}"
     assert not actors, f"actors left behind: {actors}"
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def jobs(clock: FakeClock) -> Iterator[InMemoryMailbox[Any, Any]]:
+    mailbox: InMemoryMailbox[Any, Any] = InMemoryMailbox("jobs", clock=clock)
+    yield mailbox
+    mailbox.close()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -13,23 +13,8 @@ from loopwarden.errors import InvalidParameterError
 from loopwarden.mailbox import InMemoryMailbox, Message
 from loopwarden.testing import FakeClock, FlakySource, Hold
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 Box = InMemoryMailbox[Any, Any]
 Mail = Message[Any, Any]
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
-def jobs(clock: FakeClock) -> Iterator[Box]:
-    mailbox: Box = InMemoryMailbox("jobs", clock=clock)
-    yield mailbox
-    mailbox.close()
 
 
 def in_background(loop: MailboxLoop[Any], **options: Any) -> Ticket[BaseException | None]:

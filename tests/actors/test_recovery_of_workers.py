@@ -36,18 +36,6 @@ Box = InMemoryMailbox[Any, Any]
 Mail = Message[Any, Any]
 
 
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
-def jobs(clock: FakeClock) -> Iterator[Box]:
-    mailbox: Box = InMemoryMailbox("jobs", clock=clock)
-    yield mailbox
-    mailbox.close()
-
-
 class Handler:
     """Hangs at the first delivery of ``stuck``, and remembers everything that it has finished."""
 

@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from loopwarden.mailbox import InMemoryMailbox, Message
-from loopwarden.testing import FakeClock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
+
+    from loopwarden.testing import FakeClock
 
 Box = InMemoryMailbox[Any, Any]
 Mail = Message[Any, Any]
@@ -25,16 +26,9 @@ class Bell:
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
-def jobs(clock: FakeClock) -> Iterator[Box]:
-    mailbox: Box = InMemoryMailbox("jobs", clock=clock)
-    mailbox.send_many(range(5))
-    yield mailbox
-    mailbox.close()
+def jobs(jobs: Box) -> Box:
+    jobs.send_many(range(5))
+    return jobs
 
 
 def test_the_first_lease_is_due_sooner_than_nothing(jobs: Box) -> None:

@@ -77,11 +77,6 @@ def timers(clock: FakeClock) -> list[float]:
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
 def box(clock: FakeClock) -> Callable[[str], Box]:
     def make(name: str, max_deliveries: int = 1) -> Box:
         mailbox: Box = InMemoryMailbox(name, max_deliveries=max_deliveries, clock=clock)

@@ -27,11 +27,6 @@ if TYPE_CHECKING:
     from loopwarden.actors import ControlRef
 
 
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
 def waits(token: Token) -> None:
     token.wait()
 

@@ -155,18 +155,6 @@ def wait_for_ever(stopped: Ticket[None]) -> None:
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
-def jobs(clock: FakeClock) -> Iterator[Box]:
-    mailbox: Box = InMemoryMailbox("jobs", clock=clock)
-    yield mailbox
-    mailbox.close()
-
-
-@pytest.fixture
 def root(clock: FakeClock) -> Iterator[SupervisorRef]:
     with Supervisor.open("root", clock=clock, backoff=None) as ref:
         yield ref
