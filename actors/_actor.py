@@ -24,8 +24,8 @@ from loopwarden.actors._ref import ControlRef
 from loopwarden.clock import SYSTEM_CLOCK, Clock
 from loopwarden.errors import ActorDeadError, UnsupportedRequestError
 
-# Pykka's poison pill has no public name; an actor loop that replaces Pykka's must know it.
-from pykka.messages import _ActorStop  # pyright: ignore[reportPrivateUsage]  # isort: skip
+# Pykka's poison pill: an actor loop that replaces Pykka's must know it.
+from pykka.messages import _ActorStop  # pyright: ignore[reportPrivateUsage]  # isort: skip  it has no public name
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,8 +12,8 @@ from loopwarden._ticket import Ticket, wait_all, write
 from loopwarden.actors._messages import HealthCheckRequest, HealthStatus, Request, TicketCarrier
 from loopwarden.errors import ActorDeadError
 
-# Pykka's poison pill has no public name; a ref that stops an actor must send it.
-from pykka.messages import _ActorStop  # pyright: ignore[reportPrivateUsage]  # isort: skip
+# Pykka's poison pill: a ref that stops an actor must send it.
+from pykka.messages import _ActorStop  # pyright: ignore[reportPrivateUsage]  # isort: skip  it has no public name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

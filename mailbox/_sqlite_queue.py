@@ -40,19 +40,19 @@ _THIS = "mailbox = ? AND due = ? AND sequence = ?"
 #: The last delivery of a message. That its lease has not ended is for the clock to say.
 _HOLDS = f"{_THIS} AND receipt = ?"
 _DELETE = f"DELETE FROM messages WHERE {_HOLDS}"  # noqa: S608  no part of these comes from outside
-_CHECK = f"SELECT 1 FROM messages WHERE {_HOLDS}"  # noqa: S608
-_IS_THERE = f"SELECT 1 FROM messages WHERE {_THIS}"  # noqa: S608
-_PUT_BACK = f"UPDATE messages SET due = 0, count = count - 1, receipt = receipt + 1 WHERE {_HOLDS}"  # noqa: S608
-_EXTEND = f"UPDATE messages SET due = ? WHERE {_HOLDS}"  # noqa: S608
-_LEASE = f"UPDATE messages SET due = ?, count = count + 1, receipt = receipt + 1 WHERE {_THIS}"  # noqa: S608
-_NACK = f"UPDATE messages SET due = ?, receipt = receipt + 1, error = coalesce(?, error) WHERE {_THIS}"  # noqa: S608
-_BRING_BACK = f"UPDATE OR IGNORE messages SET due = 0, receipt = receipt + 1 WHERE {_THIS}"  # noqa: S608
-_MOVE_BACK = f"UPDATE messages SET due = 0, sequence = ?, receipt = receipt + 1 WHERE {_THIS}"  # noqa: S608
+_CHECK = f"SELECT 1 FROM messages WHERE {_HOLDS}"  # noqa: S608  as above
+_IS_THERE = f"SELECT 1 FROM messages WHERE {_THIS}"  # noqa: S608  as above
+_PUT_BACK = f"UPDATE messages SET due = 0, count = count - 1, receipt = receipt + 1 WHERE {_HOLDS}"  # noqa: S608  as above
+_EXTEND = f"UPDATE messages SET due = ? WHERE {_HOLDS}"  # noqa: S608  as above
+_LEASE = f"UPDATE messages SET due = ?, count = count + 1, receipt = receipt + 1 WHERE {_THIS}"  # noqa: S608  as above
+_NACK = f"UPDATE messages SET due = ?, receipt = receipt + 1, error = coalesce(?, error) WHERE {_THIS}"  # noqa: S608  as above
+_BRING_BACK = f"UPDATE OR IGNORE messages SET due = 0, receipt = receipt + 1 WHERE {_THIS}"  # noqa: S608  as above
+_MOVE_BACK = f"UPDATE messages SET due = 0, sequence = ?, receipt = receipt + 1 WHERE {_THIS}"  # noqa: S608  as above
 _DIE = (
     "mailbox = mailbox || ':dead', due = 0, sequence = ?, error = coalesce(?, error), source = mailbox, dead_at = ?,"
     " reason = ?, dead_count = count, count = 0, receipt = 0"
 )
-_BURY = f"UPDATE messages SET {_DIE} WHERE {_THIS}"  # noqa: S608
+_BURY = f"UPDATE messages SET {_DIE} WHERE {_THIS}"  # noqa: S608  as above
 
 
 @final
@@ -210,7 +210,7 @@ class SqliteQueue(Generic[B]):
     def rows(self, cursor: sqlite3.Cursor, where: str, *arguments: object) -> list[Row]:
         """Return messages of this mailbox, oldest first."""
         found = cursor.execute(
-            f"SELECT {_LETTER_COLUMNS} FROM messages WHERE mailbox = ? AND {where}",  # noqa: S608
+            f"SELECT {_LETTER_COLUMNS} FROM messages WHERE mailbox = ? AND {where}",  # noqa: S608  the conditions are ours
             (self._name, *arguments),
         )
         return [Row(*each) for each in found]

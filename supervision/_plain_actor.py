@@ -20,8 +20,8 @@ from loopwarden._ticket import Ticket, write
 from loopwarden.actors._actor import ActorExit
 from loopwarden.errors import ActorDeadError
 
-# Pykka's poison pill has no public name; whoever tells one end from another must know it.
-from pykka.messages import _ActorStop  # pyright: ignore[reportPrivateUsage]  # isort: skip
+# Pykka's poison pill: whoever tells one end from another must know it.
+from pykka.messages import _ActorStop  # pyright: ignore[reportPrivateUsage]  # isort: skip  it has no public name
 from pykka._envelope import Envelope  # isort: skip  likewise
 
 if TYPE_CHECKING:

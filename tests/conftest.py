@@ -9,10 +9,10 @@ _ROOT = str(Path(__file__).resolve().parent.parent)
 sys.path[:] = [entry for entry in sys.path if entry not in {"", _ROOT}]
 
 import pykka  # noqa: E402  after the path is in order
-import pytest  # noqa: E402
+import pytest  # noqa: E402  as above
 
-from loopwarden.mailbox import InMemoryMailbox  # noqa: E402
-from loopwarden.testing import FakeClock, wait_no_threads  # noqa: E402
+from loopwarden.mailbox import InMemoryMailbox  # noqa: E402  as above
+from loopwarden.testing import FakeClock, wait_no_threads  # noqa: E402  as above
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,7 +6,9 @@ import ast
 import importlib
 import mailbox
 import pkgutil
+import re
 import sys
+import tokenize
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,7 @@ SOURCES = sorted(
     if not path.parent.is_symlink()
 )
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
+SCRIPTS = sorted(path for folder in ("benchmarks", "examples") for path in (ROOT / folder).rglob("*.py"))
 
 
 def imported(path: Path) -> set[str]:
@@ -66,6 +69,25 @@ def test_no_test_sleeps(path: Path) -> None:
         and not (len(node.args) == 1 and isinstance(node.args[0], ast.Constant) and node.args[0].value == 0)
     ]
     assert sleeps == []
+
+
+IGNORED = re.compile(r"\bnoqa\b|\b(?:mypy|pyright|ruff|type): *ignore\b", re.IGNORECASE)
+RULES = re.compile(
+    r"# (?:noqa: [A-Z]+\d+(?:, [A-Z]+\d+)*|(?:pyright|type): ignore\[[\w-]+(?:, [\w-]+)*\]|isort: skip)(?:  |$)"
+)
+
+
+@pytest.mark.parametrize("path", [*SOURCES, *TESTS, *SCRIPTS], ids=lambda path: str(path.relative_to(ROOT)))
+def test_an_ignored_finding_names_its_rule_and_its_reason(path: Path) -> None:
+    with path.open("rb") as file:
+        comments = {
+            each.start[0]: each.string for each in tokenize.tokenize(file.readline) if each.type == tokenize.COMMENT
+        }
+
+    # What is left is the reason, one for all rules of the line. Before it mypy wants a `#`, unless pyright comes last.
+    reasons = {line: RULES.sub("", comment) for line, comment in comments.items() if IGNORED.search(comment)}
+
+    assert [line for line, reason in reasons.items() if not reason.strip("# ") or IGNORED.search(reason)] == []
 
 
 PURE = [

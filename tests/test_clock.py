@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 import logging
 import subprocess
 import sys
@@ -103,7 +104,7 @@ def test_a_timer_queue_gives_out_exactly_what_is_due_and_not_cancelled_in_order(
     queue = TimerQueue(SYSTEM)
     called: list[int] = []
     for deadline, cancelled in timers:
-        timer = queue.add(deadline, lambda deadline=deadline: called.append(deadline))  # type: ignore[misc]
+        timer = queue.add(deadline, functools.partial(called.append, deadline))
         if cancelled:
             timer.cancel()
 

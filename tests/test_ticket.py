@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import functools
 import logging
 import queue
 from contextlib import suppress
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from loopwarden import Ticket, wait_all
 from loopwarden._blocking import SYSTEM
+from loopwarden._ticket import settle
 from loopwarden.errors import (
     TicketAlreadyCompletedError,
     TicketCancelledError,
@@ -155,7 +157,7 @@ def test_exactly_one_of_racing_writers_wins_and_no_reader_sleeps_on(repeat: int)
     for _ in range(100):
         ticket: Ticket[object] = Ticket()
         woken: Ticket[object] = Ticket()
-        SYSTEM.start_thread(lambda ticket=ticket, woken=woken: woken.complete(ticket.wait()), "reader")  # type: ignore[misc]
+        SYSTEM.start_thread(functools.partial(settle, woken, ticket.wait), "reader")
 
         outcomes = race(8, lambda ticket=ticket: ticket.complete(object()))
 
@@ -466,7 +468,7 @@ def test_a_callback_that_claims_to_equal_everything_is_not_forgotten_for_another
         def __eq__(self, other: object) -> bool:
             return True
 
-        __hash__ = None  # type: ignore[assignment]
+        __hash__ = None  # type: ignore[assignment]  # Python's way to say that there is none
 
         def __call__(self, _: object) -> None:
             self.called = True

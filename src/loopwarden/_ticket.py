@@ -165,8 +165,7 @@ class Ticket(pykka.Future[T]):
     @override
     def __await__(self) -> Generator[Any, None, T]:
         if self._slot.get(_OUTCOME) is None:
-            # Whoever awaits has imported asyncio; nobody else shall pay for it.
-            import asyncio  # noqa: PLC0415
+            import asyncio  # noqa: PLC0415  whoever awaits has imported it; nobody else shall pay for it
 
             loop = asyncio.get_running_loop()
             arrived = loop.create_future()

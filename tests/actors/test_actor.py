@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 import gc
 import logging
 from typing import Any
@@ -456,7 +457,7 @@ def test_200_actors_that_die_at_random_leave_no_asker_waiting() -> None:
         done[number].complete(None)
 
     for number in range(8):
-        SYSTEM.start_thread(lambda number=number: asker(number), f"asker-{number}")  # type: ignore[misc]
+        SYSTEM.start_thread(functools.partial(asker, number), f"asker-{number}")
     started.complete(None)
     for number, ref in enumerate(refs):
         if number % 2:
@@ -476,8 +477,8 @@ def test_200_actors_that_die_at_random_leave_no_asker_waiting() -> None:
 class Lazy:
     """What a lazy proxy can be: whoever asks for its class gets an exception."""
 
-    @property  # type: ignore[misc]
-    def __class__(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+    @property  # type: ignore[misc]  # nobody sets it
+    def __class__(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]  nobody sets it
         raise LookupError("no context")
 
 

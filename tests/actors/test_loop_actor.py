@@ -667,7 +667,7 @@ def test_post_during_stop_is_rejected_and_rejected_callbacks_never_execute() -> 
         done[number].complete(None)
 
     for number in range(4):
-        SYSTEM.start_thread(lambda number=number: poster(number), f"poster-{number}")  # type: ignore[misc]
+        SYSTEM.start_thread(functools.partial(poster, number), f"poster-{number}")
     result = ref.send(ShutdownRequest(timeout=10.0))
     for ticket in done:
         ticket.wait(timeout=10)

@@ -658,7 +658,7 @@ def test_the_answer_to_whoever_gives_a_loop_up_comes_before_the_end_of_the_loop(
             tell(cause)
             actor.ended.wait_ready(1)
 
-        actor._worker_ended = tell_and_dawdle  # type: ignore[method-assign]
+        actor._worker_ended = tell_and_dawdle  # type: ignore[method-assign]  # only this one dawdles
         answer = ref.send(AbandonRequest(reason="it hangs"))
 
         assert answer.wait(timeout=5).abandoned
@@ -997,7 +997,7 @@ def test_a_shutdown_that_was_put_on_the_instance_is_called(jobs: Box, clock: Fak
         told.append(timeout)
         return before(timeout=timeout)
 
-    loop.shutdown = shutdown  # type: ignore[method-assign]
+    loop.shutdown = shutdown  # type: ignore[method-assign]  # what is under test
     ref = LoopActor.start(loop, "patched", clock=clock)
 
     assert stop(ref).clean_shutdown
@@ -1075,7 +1075,7 @@ def test_ten_threads_that_wait_with_one_token_are_all_woken() -> None:
     token = Token()
     results: list[Ticket[bool]] = [Ticket() for _ in range(10)]
     for result in results:
-        SYSTEM.start_thread(lambda result=result: settle(result, token.wait), "waits")  # type: ignore[misc]
+        SYSTEM.start_thread(partial(settle, result, token.wait), "waits")
 
     token.stop()
 

@@ -89,7 +89,7 @@ class OddError(Exception):
 
 
 class Unhashable(type):
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment]  # Python's way to say that there is none
 
 
 class MetaError(Exception, metaclass=Unhashable):

@@ -323,7 +323,7 @@ def test_one_that_does_not_stop_is_one_error_and_not_two() -> None:
                 ref.ended.wait_ready(1)
             return ticket
 
-        ref.send = send_and_dawdle  # type: ignore[method-assign]
+        ref.send = send_and_dawdle  # type: ignore[method-assign]  # only this one dawdles
 
         with pytest.raises(ExceptionGroup) as raised:
             scope.shutdown_all(timeout=0)

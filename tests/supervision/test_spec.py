@@ -124,7 +124,7 @@ class TestChild:
 
     def test_an_actor_that_is_no_threading_actor_is_refused(self) -> None:
         with pytest.raises(ValidationError, match="child 'resize': actor"):
-            ChildSpec(id="resize", actor=int)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+            ChildSpec(id="resize", actor=int)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  the misuse under test
 
     def test_a_permanent_child_is_not_significant(self) -> None:
         text = refusal_of_a_child(significant=True)
@@ -145,7 +145,7 @@ class TestChild:
         spec = child()
 
         with pytest.raises(ValidationError):
-            spec.restart = "temporary"  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
+            spec.restart = "temporary"  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]  the misuse under test
 
     def test_data_that_is_no_mapping_is_refused(self) -> None:
         with pytest.raises(ValidationError, match="child None"):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 import math
 import subprocess
 import sys
@@ -274,7 +275,7 @@ def test_four_other_loops_finish_a_hundred_messages_each_meanwhile(
         handlers = [Jobs(hold) for _ in boxes]
         root.spawn(spec("stuck", lambda: MailboxLoop(jobs, Jobs(hold), clock=clock)))
         for box, handler in zip(boxes, handlers, strict=True):
-            root.spawn(spec(box.name, lambda box=box, handler=handler: MailboxLoop(box, handler, clock=clock)))  # type: ignore[misc]
+            root.spawn(spec(box.name, functools.partial(MailboxLoop, box, handler, clock=clock)))
         hold.wait_reached()
         with Watch(clock, root) as watch:
             for step in range(12):
@@ -694,7 +695,7 @@ def test_a_sign_of_life_between_judgement_and_abandonment_saves_the_worker(clock
                 gate()  # so that the beat comes between the health and what follows from it
                 judge(*arguments)
 
-            watch.actor._judge = judge_slowly  # type: ignore[assignment, method-assign]
+            watch.actor._judge = judge_slowly  # type: ignore[assignment, method-assign]  # only this one is slow
             clock.advance(GRACE)
             gate.wait_reached()
             clock.advance(GRACE / 2)
@@ -827,12 +828,7 @@ class Herd:
         for box, hold in zip(self.boxes, self.holds, strict=True):
             box.send("stuck")
             handler = Jobs(hold)
-            root.spawn(
-                spec(
-                    box.name,
-                    lambda box=box, handler=handler: MailboxLoop(box, handler, concurrency=2, clock=clock),  # type: ignore[misc]
-                )
-            )
+            root.spawn(spec(box.name, functools.partial(MailboxLoop, box, handler, concurrency=2, clock=clock)))
             hold.wait_reached()
 
     def __enter__(self) -> Self:

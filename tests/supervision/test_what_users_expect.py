@@ -220,7 +220,7 @@ def test_a_back_off_that_makes_no_sense_is_refused_where_it_is_made(mistake: Any
 def test_what_takes_a_list_says_so_when_it_gets_a_single_one() -> None:
     jobs: InMemoryMailbox[str, None] = InMemoryMailbox("jobs")
     with supervising() as boss:
-        for mistake in (lambda: WatchdogActor(boss), lambda: check_health(boss), lambda: ReaperActor(jobs)):  # type: ignore[arg-type]
+        for mistake in (lambda: WatchdogActor(boss), lambda: check_health(boss), lambda: ReaperActor(jobs)):  # type: ignore[arg-type]  # the misuse under test
             with pytest.raises(TypeError, match="got a single one"):
                 mistake()
 

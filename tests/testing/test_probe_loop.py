@@ -4,13 +4,14 @@ import pytest
 
 from loopwarden import Ticket
 from loopwarden._blocking import SYSTEM
+from loopwarden._ticket import settle
 from loopwarden.actors import Runnable, SupportsProcess
 from loopwarden.testing import Hold, ProbeLoop, _hold
 
 
 def run_in_background(loop: ProbeLoop) -> Ticket[None]:
     ended: Ticket[None] = Ticket()
-    SYSTEM.start_thread(lambda: ended.complete(loop.run()), "probe")  # type: ignore[func-returns-value]
+    SYSTEM.start_thread(lambda: settle(ended, loop.run), "probe")
     loop.entered.wait(timeout=5)
     return ended
 

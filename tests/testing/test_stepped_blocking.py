@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 import queue
 
 import pytest
@@ -11,7 +12,7 @@ def test_threads_run_in_the_order_that_the_schedule_names() -> None:
     steps = SteppedBlocking()
     items = steps.queue()
     for name in ("a", "b"):
-        steps.start_thread(lambda name=name: items.put(name), name)  # type: ignore[misc]
+        steps.start_thread(functools.partial(items.put, name), name)
 
     steps.run(["b", "b", "a"])
 
@@ -23,7 +24,7 @@ def test_without_a_schedule_threads_run_as_they_were_started() -> None:
     steps = SteppedBlocking()
     order: list[str] = []
     for name in ("a", "b"):
-        steps.start_thread(lambda name=name: order.append(name), name)  # type: ignore[misc]
+        steps.start_thread(functools.partial(order.append, name), name)
 
     steps.run()
 
@@ -104,7 +105,7 @@ def order_of(seed: int) -> list[tuple[str, str]]:
     steps = SteppedBlocking()
     items = steps.queue()
     for name in "abcd":
-        steps.start_thread(lambda name=name: items.put(name), name)  # type: ignore[misc]
+        steps.start_thread(functools.partial(items.put, name), name)
     steps.run(seed=seed)
     return steps.trace
 
@@ -118,7 +119,7 @@ def test_it_can_run_again_with_new_threads() -> None:
     steps = SteppedBlocking()
     order: list[str] = []
     for name in ("first", "second"):
-        steps.start_thread(lambda name=name: order.append(name), name)  # type: ignore[misc]
+        steps.start_thread(functools.partial(order.append, name), name)
         steps.run()
 
     assert order == ["first", "second"]

@@ -124,8 +124,7 @@ class SteppedBlocking:
         try:
             for name in schedule:
                 self._go(self._named(name))
-            # Not a secret, but an order that can be repeated.
-            dice = None if seed is None else random.Random(seed)  # noqa: S311
+            dice = None if seed is None else random.Random(seed)  # noqa: S311  an order that can be repeated, no secret
             while step := self._next(dice):
                 self._go(step)
             stuck = [f"{step.name} at {step.point}" for step in self._steps if not step.ended]
