@@ -17,11 +17,15 @@ from loopwarden.actors._messages import (
     AbandonRequest,
     AbandonResult,
     ControlMessage,
+    DrainRequest,
     HealthCheckRequest,
     HealthStatus,
+    IntakeStatus,
+    PauseRequest,
     ProcessRequest,
     RecallRequest,
     Request,
+    ResumeRequest,
     ShutdownConfirmRequest,
     ShutdownRequest,
     ShutdownResult,
@@ -29,7 +33,7 @@ from loopwarden.actors._messages import (
 )
 from loopwarden.actors._progress import Activity, InHand, MessageFate, Progress, WorkerStatus
 from loopwarden.actors._ref import ControlRef, check_health
-from loopwarden.actors._runnable import Runnable, SupportsProcess, SupportsRecovery, SupportsRun
+from loopwarden.actors._runnable import Runnable, SupportsPause, SupportsProcess, SupportsRecovery, SupportsRun
 from loopwarden.actors._state import LoopState
 from loopwarden.actors._zombies import ZOMBIES, Zombies
 
@@ -48,16 +52,20 @@ __all__ = [
     # Control messages
     "AbandonRequest",
     "ControlMessage",
+    "DrainRequest",
     "HealthCheckRequest",
+    "PauseRequest",
     "ProcessRequest",
     "RecallRequest",
     "Request",
+    "ResumeRequest",
     "ShutdownConfirmRequest",
     "ShutdownRequest",
     "StallReport",
     # Answers
     "AbandonResult",
     "HealthStatus",
+    "IntakeStatus",
     "MessageFate",
     "ShutdownResult",
     "WorkerStatus",
@@ -82,6 +90,7 @@ __all__ = [
     "LoopState",
     "Progress",
     "Runnable",
+    "SupportsPause",
     "SupportsProcess",
     "SupportsRecovery",
     "SupportsRun",

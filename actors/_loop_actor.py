@@ -12,14 +12,18 @@ from typing_extensions import override
 from loopwarden._log import describe, report
 from loopwarden._ticket import Ticket, write
 from loopwarden.actors._actor import ControlActor, Deferred
-from loopwarden.actors._loop_ref import LoopRef, cannot_process
+from loopwarden.actors._drain import Drain
+from loopwarden.actors._loop_ref import LoopRef
 from loopwarden.actors._messages import (
     AbandonRequest,
+    DrainRequest,
     HealthCheckRequest,
     HealthStatus,
+    PauseRequest,
     ProcessRequest,
     RecallRequest,
     Request,
+    ResumeRequest,
     ShutdownConfirmRequest,
     ShutdownRequest,
     ShutdownResult,
@@ -27,14 +31,17 @@ from loopwarden.actors._messages import (
     StopSoon,
 )
 from loopwarden.actors._patience import in_time
+from loopwarden.actors._processing import Processing
+from loopwarden.actors._progress import Activity, MessageFate
 from loopwarden.actors._recovery import GivenBack, Recovery
-from loopwarden.actors._runnable import SupportsRun, can_process, check_loop
+from loopwarden.actors._runnable import SupportsRun, can_pause, check_loop
+from loopwarden.actors._stack import stack_of
 from loopwarden.actors._state import Lifecycle, LifeEvent, LoopState
 from loopwarden.actors._stopper import Stopper
 from loopwarden.actors._vitals import Vitals
 from loopwarden.actors._worker import Worker
 from loopwarden.clock import SYSTEM_CLOCK, Clock
-from loopwarden.errors import ActorDeadError, LoopAbandonedError, LoopNotRunningError, UnsupportedRequestError
+from loopwarden.errors import UnsupportedRequestError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -106,10 +113,13 @@ class LoopActor(ControlActor):
             clock=clock,
             put=self._tell_itself,
         )
+        self._drain = Drain(loop, self.name, self.vitals, clock)
+        self._processing = Processing(loop, self.name, self.lifecycle, self._stopper.offer, clock)
         self._final: Ticket[ShutdownResult] = Ticket(clock.blocking)
         self._stopping_since: float | None = None
         self._outcome: _WorkerEnded | None = None
-        self._processing: dict[Ticket[object], int] = {}  # what is being processed, and on which thread
+        self._stack: str | None = None
+        self._starts_paused = False
         self._is_cut_short = False  # somebody was given up while it was stopping, so the stop is not clean
 
     @classmethod
@@ -146,12 +156,18 @@ class LoopActor(ControlActor):
         """Send a request to this actor, starting it if nobody has."""
         return self.launch().send(message)
 
+    def pause_at_start(self) -> None:
+        """Let the loop take nothing until a `ResumeRequest`; called before the launch."""
+        self._starts_paused = True
+
     @override
     def on_start(self) -> None:
+        if self._starts_paused and can_pause(self.loop):
+            self._drain.answer(PauseRequest())
         self._worker.start()
 
     @override
-    def on_receive(self, message: object) -> object:  # noqa: C901, PLR0911  one answer for each request
+    def on_receive(self, message: object) -> object:  # noqa: C901, PLR0911, PLR0912  one answer for each request
         match message:
             case HealthCheckRequest():
                 return self._health()
@@ -162,8 +178,10 @@ class LoopActor(ControlActor):
                 return None
             case ShutdownConfirmRequest():
                 return Deferred(self._final)
+            case PauseRequest() | DrainRequest() | ResumeRequest():
+                return Deferred(self._drain.answer(message))
             case ProcessRequest():
-                return self._process(message.body)
+                return Deferred(self._processing.begin(message.body))
             case RecallRequest():
                 return self._recovery.recall(message.worker)
             case AbandonRequest():
@@ -194,6 +212,8 @@ class LoopActor(ControlActor):
         state = self.lifecycle.state
         heartbeat = self.vitals.oldest_heartbeat()
         activity, since = (None, None) if state.has_ended else self.vitals.doing()
+        if activity is Activity.WORKING and self._drain.is_closed:
+            activity = Activity.DRAINING
         return HealthStatus(
             loop_name=self.name,
             state=state,
@@ -213,41 +233,6 @@ class LoopActor(ControlActor):
             last_error=self.vitals.last_error,
             error=None if error is None else describe(error),
         )
-
-    # Processing.
-
-    def _process(self, body: object) -> Deferred:
-        loop = self.loop
-        if not can_process(loop):
-            raise cannot_process(self.name, "ProcessRequest", loop)
-        state = self.lifecycle.state
-        if state not in {LoopState.STARTING, LoopState.RUNNING}:
-            raise LoopNotRunningError(self.name, state)
-        reply: Ticket[object] = Ticket(self.clock.blocking)
-
-        def work() -> None:
-            self._processing[reply] = threading.get_ident()
-            try:
-                result = loop.process(body)
-            except Exception as error:  # noqa: BLE001  isolates user code: the asker gets it, the loop lives on
-                write(reply, error=error)
-            except BaseException as error:
-                write(reply, error=ActorDeadError(str(self._actor_ref), error))
-                raise
-            else:
-                write(reply, result)
-
-        reply.on_ready(lambda _: self._processing.pop(reply, None))
-
-        def offer() -> None:
-            try:
-                if not loop.post(work):
-                    raise LoopNotRunningError(self.name, self.lifecycle.state)  # noqa: TRY301  one way to refuse
-            except BaseException as error:  # noqa: BLE001  isolates user code
-                write(reply, error=error)
-
-        self._stopper.offer(offer)  # `post` is the loop's own code
-        return Deferred(reply)
 
     # Stopping.
 
@@ -274,15 +259,15 @@ class LoopActor(ControlActor):
 
     def _abandon(self, request: AbandonRequest) -> Deferred:
         status = None if request.worker is None else self.vitals.find(request.worker)
+        stacks = [f"worker {each.worker}:\n{stack_of(each.thread_id)}" for each in self.vitals.statuses()]
         answer = self._recovery.abandon(request)
         if status is not None and self.vitals.find(status.worker) is None:  # it was replaced, and will not answer
-            for reply, thread in tuple(self._processing.items()):
-                if thread == status.thread_id:
-                    write(reply, error=LoopAbandonedError(self.name, request.reason))
+            self._processing.give_up(status.thread_id, request.reason)
         if self._recovery.pending and self._stopping_since is not None:
             self._is_cut_short = True
         if self._recovery.cause is not None:
             self._outcome = _WorkerEnded(None)
+            self._stack = self._stack or "\n".join(stacks)
         return Deferred(answer)
 
     def _end_when_all_is_back(self) -> None:
@@ -305,9 +290,16 @@ class LoopActor(ControlActor):
             loop_name=self.name,
             clean_shutdown=clean,
             duration=0.0 if since is None else self.clock.monotonic() - since,
-            fates=self.vitals.fates,
+            fates=self.vitals.fates + self._still_in_hand(),
             error=None if error is None else describe(error),
+            stack=self._stack,
         )
+
+    def _still_in_hand(self) -> tuple[MessageFate, ...]:
+        """Return the fate of what is not over: its lease lasts for now, and then it comes back."""
+        if self.lifecycle.state.has_ended or self._recovery.cause is not None:
+            return ()
+        return tuple(MessageFate(message_id=each.message_id, fate="extended") for each in self.vitals.in_hand())
 
     @override
     def _epilogue(self, cause: BaseException | None) -> Callable[[object], object]:

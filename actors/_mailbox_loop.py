@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from loopwarden._backoff import Backoff
 from loopwarden._ticket import Ticket
+from loopwarden.actors._helper import run_apart
+from loopwarden.actors._intake import Intake
 from loopwarden.actors._mailbox_worker import MailboxWorker
 from loopwarden.actors._shift import Shift
 from loopwarden.clock import SYSTEM_CLOCK, Clock
@@ -90,12 +92,14 @@ class MailboxLoop(Generic[T]):
         self._handler = handler
         self._clock = clock
         self._halted = False  # set before the tokens are stopped, so that a worker with a new one sees it
+        self._intake = Intake(clock.blocking)
         self._make_worker = partial(
             MailboxWorker,
             source,
             handler,
             self._run_posted,
             lambda: self._halted,
+            self._intake,
             crash_on=crash_on,
             backoff=backoff,
             prefetch=prefetch,
@@ -171,37 +175,23 @@ class MailboxLoop(Generic[T]):
         Called from a handler of this loop, it does not wait, and returns false.
         """
         done = self._done
-        nothing_to_return = self.shutdown_nowait()
+        nothing_to_secure = self.shutdown_nowait(timeout)
         if self.is_own_thread(threading.get_ident()):
             return False  # each worker gives back its own
-        if not nothing_to_return:
-            self._return_unstarted(timeout)
+        if not nothing_to_secure:
+            # While the workers are busy, and apart, because a store that hangs must not hang the stop.
+            returned = run_apart(self.secure, f"{self._source.name}-returns", self._clock.blocking)
+            self._returning = (returned, timeout)
+            returned.wait_ready(timeout, self._clock)
         return done is None or done.wait_ready(timeout, self._clock)
 
-    def shutdown_nowait(self) -> bool:
-        """Stop, without waiting for anything; false if there is something to give back, which may take time."""
+    def shutdown_nowait(self, timeout: float = 30.0) -> bool:
+        """Stop, without waiting for anything; false if there are messages to be secured, which may take time."""
         with self._lock:
             self._refuses = self._stopped = True
+        self._intake.secured_until = self._clock.monotonic() + timeout
         self._stop_workers()
-        return not any(worker.prefetched for worker in self._workers)
-
-    def _return_unstarted(self, timeout: float) -> None:
-        """Give back what is not started while the workers are busy; a store that hangs must not hang the stop."""
-        returned: Ticket[None] = Ticket(self._clock.blocking)
-        self._returning = (returned, timeout)
-
-        def give_back() -> None:
-            try:
-                for worker in self._workers:
-                    worker.return_unstarted()
-            finally:
-                returned.complete(None)
-
-        try:
-            self._clock.blocking.start_thread(give_back, f"{self._source.name}-returns")
-        except RuntimeError:
-            give_back()
-        returned.wait_ready(timeout, self._clock)
+        return not self.needs_securing
 
     @property
     def running(self) -> bool:
@@ -241,6 +231,33 @@ class MailboxLoop(Generic[T]):
         box.send(body)
         [message] = box.receive()
         return self._handler(message)
+
+    # SupportsPause.
+
+    def pause(self, lease: float | None = None) -> Ticket[bool]:
+        """Take no more messages; the ticket is true once nothing is in hand, false if `resume` came first."""
+        if lease is not None:
+            self._intake.secured_until = self._clock.monotonic() + lease
+        at_rest = self._intake.close()
+        for worker in self._workers:
+            worker.token.nudge()
+        return at_rest
+
+    def resume(self) -> None:
+        """Take messages again."""
+        self._intake.open()
+        for worker in self._workers:
+            worker.token.nudge()
+
+    @property
+    def needs_securing(self) -> bool:
+        """True if something is prefetched, or the lease of something in hand ends too soon."""
+        return any(worker.needs_securing for worker in self._workers)
+
+    def secure(self) -> None:
+        """Give back what is not started, and extend the leases of what is in hand up to the time that was given."""
+        for worker in self._workers:
+            worker.secure()
 
     # SupportsRecovery.
 

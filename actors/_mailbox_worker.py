@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import math
 import random
@@ -16,7 +15,7 @@ from loopwarden._heartbeat import Heartbeat
 from loopwarden._log import describe, report
 from loopwarden._ticket import Ticket
 from loopwarden.actors._current import current
-from loopwarden.actors._progress import MessageFate, Progress
+from loopwarden.actors._progress import Fate, MessageFate, Progress
 from loopwarden.errors import (
     MailboxClosedError,
     MailboxConnectionError,
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from loopwarden._backoff import Backoff
+    from loopwarden.actors._intake import Intake
     from loopwarden.clock import Clock
     from loopwarden.mailbox import Message
 
@@ -63,6 +63,7 @@ class MailboxWorker:
         handler: Called with each message.
         run_posted: Runs the work that was posted to the loop.
         is_stopped: Says whether the whole loop is stopped.
+        intake: Says whether messages are to be taken.
         crash_on: Classes of exceptions that end the loop.
         backoff: How long a message whose handler raised stays away.
         prefetch: How many messages one receive may return.
@@ -76,6 +77,7 @@ class MailboxWorker:
         handler: Callable[[Message[Any, Any]], object],
         run_posted: Callable[[], None],
         is_stopped: Callable[[], bool],
+        intake: Intake,
         *,
         crash_on: tuple[type[BaseException], ...],
         backoff: Backoff,
@@ -87,6 +89,7 @@ class MailboxWorker:
         self._handler = handler
         self._run_posted = run_posted
         self._is_stopped = is_stopped
+        self._intake = intake
         self._crash_on = crash_on
         self._backoff = backoff
         self._batch = prefetch
@@ -98,6 +101,7 @@ class MailboxWorker:
         self.progress = Progress(clock, self.heartbeat)
         self.prefetched: deque[Message[Any, Any]] = deque()
         self._in_hand: Message[Any, Any] | None = None
+        self._extender: LeaseExtender | None = None  # of what is in hand
         self._is_recalled = False
         #: True once somebody else does its work.
         self.is_abandoned = False
@@ -124,13 +128,15 @@ class MailboxWorker:
         """
         self.is_abandoned = True
         self.token.stop()
+        self._intake.leave(self)
         message = self._in_hand
         timer = None
         try:
             # A store that hangs must not keep the fence open.
             timer = self._clock.call_later(FENCE_AFTER, self.token.fence)
-            if message is not None:
-                self._settled(message, lambda: message.nack(0, error=error))
+            if message is not None and not message.is_finalized:
+                is_back = self._settled(message, lambda: message.nack(0, error=error))
+                self._note_fate(message, "abandoned" if is_back else "extended")
             self.return_unstarted()
         finally:
             self.token.fence()
@@ -139,12 +145,13 @@ class MailboxWorker:
 
     def run(self, max_iterations: int | None, visibility_timeout: float, wait_time_seconds: float) -> None:
         """Poll and work until the stop, the close of the mailbox, or ``max_iterations`` polls."""
-        failures = 0
+        failures = polls = 0
         before = current.heartbeat
         current.heartbeat, current.is_stopped = self.heartbeat, lambda: self.token.stopped
         self.progress.thread_id = threading.get_ident()
+        self._intake.enter(self)
         try:
-            for _ in itertools.count() if max_iterations is None else range(max_iterations):
+            while max_iterations is None or polls < max_iterations:
                 if self._is_recalled:
                     self.return_unstarted()  # their leases may have ended, and others may be free
                     # First the new token, then the look: whoever stops, abandons or posts does it in the other order.
@@ -152,6 +159,10 @@ class MailboxWorker:
                 self._run_posted()
                 if self._is_done():
                     return
+                if self._intake.is_closed:
+                    self._rest()
+                    continue
+                polls += 1
                 try:
                     self._poll(visibility_timeout, wait_time_seconds if not failures else 0)
                     failures = 0
@@ -164,11 +175,36 @@ class MailboxWorker:
                 self._work_off(visibility_timeout)
         finally:
             self.return_unstarted()
+            self._intake.leave(self)
             self.progress.quiet_until = math.inf  # who has gone home is not stalled
             current.heartbeat, current.is_stopped = before, None
 
     def _is_done(self) -> bool:
         return self.is_abandoned or self._is_stopped() or self.token.stopped or self._source.closed
+
+    def _rest(self) -> None:
+        """Take nothing until the intake is open again; woken by a nudge, or by the token's stop."""
+        self.return_unstarted()
+        self.token.take_nudge()  # whoever opens the intake or posts work does so first, and nudges then
+        self.progress.paused()
+        self.heartbeat.beat()
+        if self._intake.rest(self):
+            wait_with(self._clock, self._clock.blocking.gate(), None, self.token)
+            self.token.take_nudge()
+            self._intake.enter(self)
+
+    @property
+    def needs_securing(self) -> bool:
+        """True if something is prefetched, or the lease of what is in hand ends too soon."""
+        extender, deadline = self._extender, self._intake.secured_until
+        return bool(self.prefetched) or (extender is not None and deadline is not None and extender.ends_at < deadline)
+
+    def secure(self) -> None:
+        """Give back what is not started, and let the lease of what is in hand last; safe while the worker is busy."""
+        self.return_unstarted()
+        extender, deadline = self._extender, self._intake.secured_until
+        if extender is not None and deadline is not None:
+            extender.extend_until(deadline)
 
     def return_unstarted(self) -> None:
         """Put the prefetched messages back in their order; safe while the worker is busy."""
@@ -179,7 +215,10 @@ class MailboxWorker:
                 return
             if self._settled(message, message.put_back):
                 self.progress.returned += 1
-                self.progress.fates.append(MessageFate(message_id=message.id, fate="returned"))
+                self._note_fate(message, "returned")
+
+    def _note_fate(self, message: Message[Any, Any], fate: Fate) -> None:
+        self.progress.fates.append(MessageFate(message_id=message.id, fate=fate))
 
     def _poll(self, visibility_timeout: float, wait_time_seconds: float) -> None:
         if wait_time_seconds or not self.progress.is_degraded:
@@ -205,7 +244,7 @@ class MailboxWorker:
 
     def _work_off(self, visibility_timeout: float) -> None:
         has_waited = False
-        while self.prefetched and not self.token.stopped:
+        while self.prefetched and not self.token.stopped and not self._intake.is_closed:
             try:
                 message = self.prefetched.popleft()
             except IndexError:  # a stop has given it back
@@ -216,7 +255,7 @@ class MailboxWorker:
                 if not has_waited or self._settled(message, partial(message.extend_visibility, visibility_timeout)):
                     self._handle(message, visibility_timeout)
             finally:
-                self._in_hand = None
+                self._in_hand = self._extender = None
             has_waited = True
 
     def _handle(self, message: Message[Any, Any], visibility_timeout: float) -> None:
@@ -225,7 +264,11 @@ class MailboxWorker:
         extender = LeaseExtender(
             message, self.heartbeat, lease=visibility_timeout, longest=self._longest_lease, clock=self._clock
         )
+        # First the extender, then the look: whoever secures leases does it in the other order.
+        self._extender, deadline = extender, self._intake.secured_until
         try:
+            if deadline is not None:
+                extender.extend_until(deadline)
             with extender:
                 _refuse_unfinished(self._handler(message))
         except BaseException as error:
@@ -233,7 +276,8 @@ class MailboxWorker:
             delay = self._backoff.delay(message.delivery_count, self._dice.random())
             text = describe(error)
             self.progress.last_error = text
-            self._settled(message, lambda: message.nack(delay, error=text))
+            if self._settled(message, lambda: message.nack(delay, error=text)) and self._is_ending:
+                self._note_fate(message, "returned")
             if isinstance(error, self._crash_on) or not isinstance(error, Exception):
                 raise
             report(
@@ -247,8 +291,12 @@ class MailboxWorker:
         else:
             if message.is_finalized or self._settled(message, message.acknowledge):
                 self.progress.processed += 1
-            if self.token.stopped and not self.is_abandoned:
-                self.progress.fates.append(MessageFate(message_id=message.id, fate="done"))
+            if self._is_ending:
+                self._note_fate(message, "done")
+
+    @property
+    def _is_ending(self) -> bool:
+        return (self.token.stopped or self._intake.is_closed) and not self.is_abandoned
 
     def _settled(self, message: Message[Any, Any], settle: Callable[[], None]) -> bool:
         """Finalise a message, or renew its lease, unless it is finalised; if that fails, it comes back by itself."""

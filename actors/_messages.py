@@ -16,11 +16,15 @@ __all__ = [
     "AbandonRequest",
     "AbandonResult",
     "ControlMessage",
+    "DrainRequest",
     "HealthCheckRequest",
     "HealthStatus",
+    "IntakeStatus",
+    "PauseRequest",
     "ProcessRequest",
     "RecallRequest",
     "Request",
+    "ResumeRequest",
     "ShutdownConfirmRequest",
     "ShutdownRequest",
     "ShutdownResult",
@@ -123,6 +127,10 @@ class ShutdownResult(_Reply):
     fates: tuple[MessageFate, ...] = ()
     #: What the loop, or its ``shutdown``, raised.
     error: str | None = None
+    #: Where its threads were when it was given up.
+    stack: str | None = None
+    #: How the children of a supervisor ended.
+    children: tuple[ShutdownResult, ...] = ()
 
 
 class ShutdownRequest(Request[ShutdownResult]):
@@ -141,6 +149,41 @@ class HealthCheckRequest(Request[HealthStatus]):
 
 class ShutdownConfirmRequest(Request[ShutdownResult]):
     """Answer when the loop has truly ended; it does not ask the loop to end."""
+
+
+class IntakeStatus(_Reply):
+    """Whether a loop takes messages, and what became of those that it had."""
+
+    loop_name: str
+    #: True if it takes messages; of a supervisor, if one of its loops does.
+    taking: bool
+    #: True if it takes none, and has none in hand any more.
+    drained: bool
+    in_hand: int
+    #: What was completed, and what was given back unstarted, since it takes no more.
+    done: int
+    returned: int
+    #: Seconds since it takes no more.
+    duration: float
+    #: Each child of a supervisor by itself.
+    children: tuple[IntakeStatus, ...] = ()
+
+
+class PauseRequest(Request[IntakeStatus]):
+    """Take no more messages, until a `ResumeRequest`; answered at once, while what is in hand goes on."""
+
+
+class DrainRequest(Request[IntakeStatus]):
+    """Take no more messages, until a `ResumeRequest`; answered when nothing is in hand, or after ``timeout``.
+
+    What is not started goes back at once. The leases of what is in hand are extended once, up to ``timeout``.
+    """
+
+    timeout: Seconds = 30.0
+
+
+class ResumeRequest(Request[IntakeStatus]):
+    """Take messages again; answered at once."""
 
 
 class RecallRequest(Request[bool]):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from enum import StrEnum
-from typing import TYPE_CHECKING, Literal, final
+from typing import TYPE_CHECKING, Literal, TypeAlias, final
 
 from pydantic import BaseModel, ConfigDict
 
@@ -14,9 +14,13 @@ from loopwarden.clock import SYSTEM_CLOCK, Clock
 if TYPE_CHECKING:
     from loopwarden._heartbeat import Heartbeat
 
-__all__ = ["Activity", "InHand", "MessageFate", "Progress", "WorkerStatus"]
+__all__ = ["Activity", "Fate", "InHand", "MessageFate", "Progress", "WorkerStatus"]
 
 _workers = itertools.count(1)
+
+#: ``done``: completed. ``returned``: not completed, and back in the queue. ``abandoned``: its worker was given up while
+#: it was in hand, and it is back in the queue. ``extended``: still in hand; it comes back when its lease ends.
+Fate: TypeAlias = Literal["done", "returned", "extended", "abandoned"]
 
 
 class Activity(StrEnum):
@@ -64,7 +68,7 @@ class MessageFate(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     message_id: str
-    fate: Literal["done", "returned", "extended", "abandoned"]
+    fate: Fate
 
 
 @final
@@ -120,6 +124,11 @@ class Progress:
         self._doing = (Activity.POLLING, now, None)
         self.polled = True
         self.quiet_until = now + wait
+
+    def paused(self) -> None:
+        """Say that the worker has nothing in hand and takes nothing, for as long as it is to."""
+        self._doing = (Activity.PAUSED, self._clock.monotonic(), None)
+        self.quiet_until = math.inf
 
     @property
     def is_degraded(self) -> bool:

@@ -22,9 +22,11 @@ _STOPS = {"shutdown", "shutdown_nowait"}
 
 __all__ = [
     "Runnable",
+    "SupportsPause",
     "SupportsProcess",
     "SupportsRecovery",
     "SupportsRun",
+    "can_pause",
     "can_process",
     "can_recover",
     "check_loop",
@@ -124,6 +126,40 @@ class SupportsRecovery(Protocol):
         ...
 
 
+@runtime_checkable
+class SupportsPause(Protocol):
+    """A loop that can be told to take no more messages, without being stopped; see `DrainRequest`."""
+
+    def pause(self, lease: float | None = None) -> Ticket[bool]:
+        """Take no more; must not block.
+
+        Args:
+            lease: Seconds that the leases of what is in hand must last; None leaves them as they are.
+
+        Returns:
+            A ticket that is true once nothing is in hand, false if `resume` came first.
+        """
+        ...
+
+    def resume(self) -> None:
+        """Take messages again; must not block."""
+        ...
+
+    @property
+    def needs_securing(self) -> bool:
+        """True if there is something for `secure` to do."""
+        ...
+
+    def secure(self) -> None:
+        """Give back what is not started, and extend the leases of what is in hand as `pause` said; may block."""
+        ...
+
+
+def can_pause(loop: object) -> TypeGuard[SupportsPause]:
+    """Say whether a loop is `SupportsPause`."""
+    return _has(loop, "pause", "resume", "secure") and hasattr(loop, "needs_securing")
+
+
 def can_process(loop: object) -> TypeGuard[SupportsProcess]:
     """Say whether a loop is `SupportsProcess`; a hundred times as fast as ``isinstance`` with a protocol."""
     return _has(loop, "post", "process")
@@ -138,11 +174,11 @@ def _has(loop: object, *methods: str) -> bool:
     return all(callable(getattr(loop, method, None)) for method in methods)
 
 
-def shutdown_nowait_of(loop: object) -> Callable[[], bool] | None:
+def shutdown_nowait_of(loop: object) -> Callable[[float], bool] | None:
     """Return the loop's ``shutdown_nowait``, unless it has a ``shutdown`` of its own that this would pass over.
 
-    Such a method does what ``shutdown`` does, but never blocks, and says whether that was all there is to do. With it
-    a loop is stopped without a thread for the purpose.
+    Such a method does what ``shutdown`` does, with the same time-out, but never blocks, and says whether that was all
+    there is to do. With it a loop is stopped without a thread for the purpose.
     """
     kind = type(loop)
     if kind not in _nowait:
@@ -152,7 +188,7 @@ def shutdown_nowait_of(loop: object) -> Callable[[], bool] | None:
     if not _nowait[kind] or "shutdown" in getattr(loop, "__dict__", {}):
         return None
     method = getattr(loop, "shutdown_nowait", None)
-    return cast("Callable[[], bool]", method) if callable(method) else None
+    return cast("Callable[[float], bool]", method) if callable(method) else None
 
 
 def check_loop(loop: object) -> None:

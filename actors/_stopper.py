@@ -63,7 +63,7 @@ class Stopper:
     def stop(self, timeout: float) -> None:
         """Tell the loop to stop; call it once."""
         if not self._helper.is_used:
-            if not self._stop_nowait():
+            if not self._stop_nowait(timeout):
                 self._helper.submit(lambda: self._stop(timeout))
             return
         # What was asked before the stop is offered before it, unless the loop's own `post` blocks.
@@ -84,11 +84,11 @@ class Stopper:
         self._helper.close()
         self._second.close()
 
-    def _stop_nowait(self) -> bool:
+    def _stop_nowait(self, timeout: float) -> bool:
         """Stop the loop here and now, if it can be done without blocking; most of ours can, and need no thread."""
         try:
             stop = shutdown_nowait_of(self._loop)
-            return stop is not None and stop() is True
+            return stop is not None and stop(timeout) is True
         except BaseException as error:  # noqa: BLE001  isolates user code: it is told by `shutdown` instead
             report(logging.ERROR, "shutdown_nowait() of loop %r raised", self._name, error=error)
             return False

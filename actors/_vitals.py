@@ -68,6 +68,11 @@ class Vitals:
         """What became of messages at the end of the loop."""
         return tuple(fate for worker in (*self._retired, *self.workers) for fate in tuple(worker.fates))
 
+    def forget_fates(self) -> None:
+        """Begin anew: the loop goes on after all."""
+        for worker in (*self._retired, *self.workers):
+            worker.fates = []
+
     def in_hand(self) -> tuple[InHand, ...]:
         """Return what the workers have in hand, or had when the loop ended."""
         hands = (worker.snapshot()[2] for worker in self.workers)

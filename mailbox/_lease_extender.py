@@ -60,6 +60,8 @@ class LeaseExtender:
         now = clock.monotonic()
         self._end = now + longest
         self._next = now + lease / 2
+        #: When the lease ends, in monotonic seconds.
+        self.ends_at = now + lease
         #: How often the lease was extended.
         self.extensions = 0
 
@@ -88,3 +90,17 @@ class LeaseExtender:
             return
         self.extensions += 1
         self._next = now + timeout / 2
+        self.ends_at = now + timeout
+
+    def extend_until(self, deadline: float) -> None:
+        """Let the lease last until then, in monotonic seconds, unless it does anyway; on any thread."""
+        left = deadline - self._clock.monotonic()
+        if self.ends_at >= deadline or left <= 0 or self._message.is_finalized:
+            return
+        try:
+            self._message.extend_visibility(min(left, MAX_VISIBILITY))
+        except MailboxError as error:
+            report(logging.WARNING, "the lease of %s could not be extended: %s", self._message.id, error)
+            return
+        self.extensions += 1
+        self.ends_at = deadline

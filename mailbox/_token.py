@@ -97,7 +97,7 @@ class Token:
         return f"<Token, {'fenced' if self._fenced else 'stopped' if self._stopped else 'good'}>"
 
 
-def wait_with(clock: Clock, gate: Gate, seconds: float, token: Token | None) -> None:
+def wait_with(clock: Clock, gate: Gate, seconds: float | None, token: Token | None) -> None:
     """Wait at a gate that the token opens too, if there is one."""
     if token is None:
         clock.wait(gate, seconds)

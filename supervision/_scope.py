@@ -37,7 +37,7 @@ class _Target:
     def shutdown(self, *, timeout: float) -> None:  # noqa: ARG002  it does not wait
         self._token.stop()
 
-    def shutdown_nowait(self) -> bool:
+    def shutdown_nowait(self, _timeout: float) -> bool:
         self._token.stop()
         return True
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
-import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
@@ -22,6 +20,7 @@ from loopwarden.actors import (
     StallReport,
 )
 from loopwarden.actors._helper import run_apart
+from loopwarden.actors._stack import stack_of
 from loopwarden.clock import SYSTEM_CLOCK, Clock, Timer
 from loopwarden.errors import UnsupportedRequestError
 from loopwarden.supervision._departure import depart
@@ -221,7 +220,7 @@ class WatchdogActor(ControlActor):
         rung = next_rung(climbed[1], silent_for, self._policies.get(loop_name, self._policy))
         if rung is Rung.NONE:
             return climbed if climbed[1] else None
-        stack = _stack_of(worker.thread_id)
+        stack = stack_of(worker.thread_id)
         in_hand = () if worker.in_hand is None else (worker.in_hand,)
         stall = StallReport(
             worker=worker.worker,
@@ -254,10 +253,3 @@ class WatchdogActor(ControlActor):
             depart(code, why, self._patience, self.clock, self._leave)
 
         run_apart(go, "loopwarden-departure", self.clock.blocking)
-
-
-def _stack_of(thread_id: int | None) -> str:
-    if thread_id is None:
-        return "its thread is not known"
-    frame = sys._current_frames().get(thread_id)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  there is no other way
-    return "its thread has ended" if frame is None else "".join(traceback.format_stack(frame))

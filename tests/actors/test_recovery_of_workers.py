@@ -1008,10 +1008,10 @@ def test_a_shutdown_that_was_put_on_the_instance_is_called(jobs: Box, clock: Fak
 def test_a_shutdown_nowait_that_raises_is_followed_by_shutdown(clock: FakeClock, jobs: Box) -> None:
     class Broken(MailboxLoop[Any]):
         @override
-        def shutdown_nowait(self) -> bool:
+        def shutdown_nowait(self, timeout: float = 30.0) -> bool:
             if threading.current_thread().name.endswith("-control"):
                 raise ValueError("not now")
-            return super().shutdown_nowait()
+            return super().shutdown_nowait(timeout)
 
     ref = LoopActor.start(Broken(jobs, lambda message: None, clock=clock), "broken", clock=clock)
 

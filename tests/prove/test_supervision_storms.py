@@ -53,7 +53,7 @@ class MortalLoop:
     def shutdown(self, *, timeout: float) -> None:
         self._token.stop()
 
-    def shutdown_nowait(self) -> bool:
+    def shutdown_nowait(self, timeout: float) -> bool:
         self._token.stop()
         return True
 

@@ -90,10 +90,10 @@ class ProbeLoop:
             self._done = None
             done.complete(None)
 
-    def shutdown_nowait(self) -> bool:
+    def shutdown_nowait(self, timeout: float = 0.0) -> bool:
         """Close the inlet; there is nothing else to do."""
         self._inlet.close()
-        write(self.stop_asked, 0.0)
+        write(self.stop_asked, timeout)
         return True
 
     def shutdown(self, *, timeout: float = 30.0) -> bool:
