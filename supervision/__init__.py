@@ -9,6 +9,7 @@ from loopwarden.supervision._effects import EventKind
 from loopwarden.supervision._events import EventStream, SupervisionEvent
 from loopwarden.supervision._exit_code import ExitCode
 from loopwarden.supervision._ladder import StallPolicy
+from loopwarden.supervision._probes import Probe, ProbeAnswer, judge_health
 from loopwarden.supervision._reaper import ReaperActor
 from loopwarden.supervision._requests import (
     ChildCounts,
@@ -57,6 +58,10 @@ __all__ = [
     "Timeouts",
     "WatchdogActor",
     "daemon_scope",
+    # Probes
+    "Probe",
+    "ProbeAnswer",
+    "judge_health",
     # Control messages
     "ChildSpecRequest",
     "CountChildrenRequest",

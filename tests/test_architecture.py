@@ -98,6 +98,7 @@ PURE = [
     "supervision/_intensity.py",
     "supervision/_ladder.py",
     "supervision/_outbox.py",
+    "supervision/_probes.py",
     "supervision/_roster.py",
     "supervision/_strategy.py",
     "supervision/_timeouts.py",
