@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from loopwarden._backoff import Backoff
+from loopwarden.supervision._census import Census, take_census
 from loopwarden.supervision._child import ChildState
 from loopwarden.supervision._child_ref import ChildRef
 from loopwarden.supervision._effects import EventKind
 from loopwarden.supervision._events import EventStream, SupervisionEvent
 from loopwarden.supervision._exit_code import ExitCode
 from loopwarden.supervision._ladder import StallPolicy
+from loopwarden.supervision._prober import Prober
 from loopwarden.supervision._probes import Probe, ProbeAnswer, judge_health
 from loopwarden.supervision._reaper import ReaperActor
 from loopwarden.supervision._requests import (
@@ -59,9 +61,12 @@ __all__ = [
     "WatchdogActor",
     "daemon_scope",
     # Probes
+    "Census",
     "Probe",
     "ProbeAnswer",
+    "Prober",
     "judge_health",
+    "take_census",
     # Control messages
     "ChildSpecRequest",
     "CountChildrenRequest",

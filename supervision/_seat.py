@@ -86,6 +86,7 @@ class Seat:
             last_heartbeat=None,
             heartbeat_age=None,
             activity=Activity.BACKING_OFF if now.state is ChildState.RESTARTING else None,
+            polled=now.state is ChildState.UP,  # an actor that does not tell has when it is up
             restarts=now.restarts,
             retry_at=now.retry_at,
             error=None if now.error is None else describe(now.error),

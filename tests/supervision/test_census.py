@@ -1,0 +1,304 @@
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import pykka
+import pytest
+from nursery import Nursery, crash, supervising
+from typing_extensions import override
+
+from loopwarden import LoopActor, Ticket
+from loopwarden._blocking import SYSTEM
+from loopwarden._ticket import settle
+from loopwarden.actors import Activity, ControlActor, ControlRef, HealthStatus, LoopState, Request
+from loopwarden.errors import ActorDeadError
+from loopwarden.supervision import (
+    Backoff,
+    Census,
+    ChildInfo,
+    ChildSpec,
+    EventKind,
+    Probe,
+    Prober,
+    RestartChildRequest,
+    StartChildRequest,
+    Supervisor,
+    take_census,
+)
+from loopwarden.testing import FakeClock, Hold, ProbeLoop
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+#: Real seconds that only matter when a test fails.
+PATIENCE = 5.0
+
+pytestmark = pytest.mark.usefixtures("quiet")
+
+
+@pytest.fixture
+def quiet(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL + 1, logger="loopwarden")
+
+
+@pytest.fixture
+def nursery() -> Nursery:
+    return Nursery()
+
+
+class Plain(pykka.ThreadingActor):
+    """Somebody's actor."""
+
+
+class Busy(ControlActor):
+    """An actor that is stopped by whatever it gets."""
+
+    def __init__(self, hold: Hold) -> None:
+        super().__init__()
+        self._hold = hold
+
+    @override
+    def on_receive(self, message: object) -> object:
+        return self._hold()
+
+
+class Scripted(ControlRef):
+    """A ref whose answers the test gives."""
+
+    def __init__(self, name: str, *, is_supervisor: bool = False) -> None:
+        self.name = name
+        self.is_supervisor = is_supervisor
+        self.asked: Ticket[Ticket[Any]] = Ticket()
+
+    @property
+    @override
+    def has_children(self) -> bool:
+        return self.is_supervisor
+
+    @override
+    def send(self, message: Request[Any]) -> Ticket[Any]:
+        answer: Ticket[Any] = Ticket()
+        self.asked.complete(answer)
+        return answer
+
+
+def info(ref: ControlRef) -> ChildInfo:
+    fields: dict[str, Any] = {"id": "child", "ref": ref}
+    return ChildInfo.model_construct(**fields)
+
+
+def health(name: str) -> HealthStatus:
+    return HealthStatus(loop_name=name, state=LoopState.STOPPED, running=False, last_heartbeat=None, heartbeat_age=None)
+
+
+def inner(name: str, children: Callable[[], Iterable[ChildSpec]]) -> ChildSpec:
+    return ChildSpec(
+        id=name, start=lambda: Supervisor(name, children=tuple(children()), backoff=None), restart="transient"
+    )
+
+
+def count(*refs: ControlRef) -> Census:
+    return take_census(refs, PATIENCE)
+
+
+def names(census: Census) -> list[str]:
+    return [status.loop_name for status in census.loops]
+
+
+def states(*refs: ControlRef) -> dict[str, str]:
+    return {status.loop_name: status.state.value for status in count(*refs).loops}
+
+
+def polled(loop: ProbeLoop) -> None:
+    """Return when a loop has handled something, so it has looked for it."""
+    done: Ticket[None] = Ticket()
+    assert loop.post(lambda: done.complete(None))
+    done.wait(PATIENCE)
+
+
+def in_background(take: Callable[[], Census]) -> Ticket[Census]:
+    census: Ticket[Census] = Ticket()
+    SYSTEM.start_thread(lambda: settle(census, take), "census")
+    return census
+
+
+def test_the_loops_of_a_nested_tree_are_told_in_start_order(nursery: Nursery) -> None:
+    deep = inner("deep", lambda: nursery.specs("c", "d"))
+    middle = inner("middle", lambda: [nursery.spec("b"), deep])
+
+    with supervising(children=[nursery.spec("a"), middle, nursery.spec("e")]) as boss:
+        census = count(boss)
+
+        assert names(census) == ["a", "b", "c", "d", "e"]
+        assert all(status.state is LoopState.RUNNING for status in census.loops)
+        assert census.missing == ()
+
+
+def test_loops_that_are_nobodys_children_are_asked_themselves() -> None:
+    refs = [LoopActor.start(ProbeLoop(), name=name) for name in ("first", "second")]
+
+    census = count(*refs)
+    for ref in refs:
+        ref.stop()
+
+    assert names(census) == ["first", "second"]
+    assert states(*refs) == {"first": "stopped", "second": "stopped"}
+
+
+def test_a_plain_actor_is_answered_for_by_its_supervisor(nursery: Nursery) -> None:
+    with supervising(children=[ChildSpec(id="plain", actor=Plain), nursery.spec("loop")]) as boss:
+        (plain, _) = count(boss).loops
+
+        assert plain.state is LoopState.RUNNING
+        assert plain.polled
+        assert Prober([boss]).answer(Probe.STARTUP).ok
+
+
+def test_a_tree_is_counted_while_a_factory_is_at_work(nursery: Nursery) -> None:
+    with Hold() as hold, supervising(children=nursery.specs("a")) as boss:
+        nursery.holds["b"] = hold
+        deep = inner("deep", lambda: nursery.specs("b", "c"))
+        added = boss.send(StartChildRequest(child=deep))
+        hold.wait_reached()
+
+        assert states(boss) == {"a": "running", "b": "starting", "c": "idle"}
+
+        hold.release()
+        added.wait(PATIENCE)
+        assert names(count(boss)) == ["a", "b", "c"]
+
+
+def test_a_child_that_backs_off_is_told(nursery: Nursery) -> None:
+    clock = FakeClock()
+    with supervising(clock=clock, children=nursery.specs("a", "b"), backoff=Backoff(minimum=60.0)) as boss:
+        events = boss.subscribe()
+        crash(boss.child("a"))
+        events.wait_for(EventKind.EXITED, "a")
+
+        (a, b) = count(boss).loops
+
+        assert a.activity is Activity.BACKING_OFF
+        assert a.retry_at is not None
+        assert a.retry_at > clock.monotonic()
+        assert b.state is LoopState.RUNNING
+
+
+def test_a_tree_is_counted_while_a_child_stops(nursery: Nursery) -> None:
+    with Hold() as hold, supervising(children=[nursery.spec("a", hold), nursery.spec("b")]) as boss:
+        nursery.loops["a"][0].feed("a body")
+        hold.wait_reached()
+        stopped = boss.child("a").stop(block=False)
+
+        assert states(boss) == {"a": "stopping", "b": "running"}
+
+        hold.release()
+        stopped.wait(PATIENCE)
+        assert states(boss) == {"a": "stopped", "b": "running"}
+
+
+def test_a_supervisor_below_that_is_down_is_told_like_a_loop(nursery: Nursery) -> None:
+    with supervising(children=[inner("deep", lambda: nursery.specs("a"))]) as boss:
+        boss.child("deep").stop()
+        assert states(boss) == {"deep": "stopped"}
+        assert Prober([boss]).answer(Probe.READY).ok
+
+        boss.send(RestartChildRequest(id="deep")).wait(PATIENCE)
+        assert states(boss) == {"a": "running"}
+
+
+def test_a_supervisor_that_has_ended_is_missing(nursery: Nursery) -> None:
+    with supervising("old", children=nursery.specs("a")) as old, supervising("new", children=nursery.specs("b")) as new:
+        old.stop()
+
+        census = count(old, new)
+
+        assert names(census) == ["b"]
+        assert census.missing == ("old",)
+        assert not Prober([old, new]).answer(Probe.READY).ok
+        assert Prober([old, new], is_closing=lambda: True).answer(Probe.STARTUP).ok
+
+
+def test_who_does_not_answer_takes_no_time_from_the_others() -> None:
+    clock = FakeClock()
+    mute, boss, child = Scripted("mute"), Scripted("boss", is_supervisor=True), Scripted("child")
+    census = in_background(lambda: take_census([mute, boss], 2.0, clock))
+
+    boss.asked.wait(PATIENCE).complete((info(child),))
+    child.asked.wait(PATIENCE).complete(health("child"))
+    mute.asked.wait(PATIENCE)
+    clock.wait_timers(1)
+    assert not census.is_ready()
+    clock.advance(2.0)
+
+    assert census.wait(PATIENCE) == Census((health("child"),), ("mute",))
+
+
+def test_a_supervisor_that_ends_while_it_is_asked_is_asked_again_as_what_it_is_then() -> None:
+    ref = Scripted("boss", is_supervisor=True)
+    census = in_background(lambda: take_census([ref], PATIENCE))
+    asked = ref.asked.wait(PATIENCE)
+
+    ref.is_supervisor, ref.asked = False, Ticket()
+    asked.fail(ActorDeadError("boss"))
+    ref.asked.wait(PATIENCE).complete(health("boss"))
+
+    assert census.wait(PATIENCE) == Census((health("boss"),), ())
+
+
+def test_an_answer_that_is_no_health_is_none() -> None:
+    hold = Hold()
+    hold.release()
+    busy = Busy.start(hold)
+
+    census = count(busy)
+    busy.stop()
+
+    assert census == Census((), (str(busy),))
+
+
+def test_nobody_is_asked_if_there_is_nobody() -> None:
+    assert count() == Census((), ())
+
+
+def test_a_single_ref_is_refused() -> None:
+    with supervising() as boss, pytest.raises(TypeError, match="list of refs"):
+        take_census(boss)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  what is tested
+
+
+def test_many_loops_are_told_within_one_deadline(nursery: Nursery) -> None:
+    children = [f"loop-{number}" for number in range(100)]
+    with supervising(children=nursery.specs(*children)) as boss:
+        assert names(count(boss)) == children
+
+
+def test_many_may_count_at_once(nursery: Nursery) -> None:
+    with supervising(children=nursery.specs("a", "b", "c")) as boss:
+        counts = [in_background(lambda: count(boss)) for _ in range(20)]
+
+        assert [names(census.wait(PATIENCE)) for census in counts] == [["a", "b", "c"]] * 20
+
+
+def test_startup_is_true_for_ever_once_it_was(nursery: Nursery) -> None:
+    clock = FakeClock()
+    with supervising(clock=clock, children=nursery.specs("a"), backoff=Backoff(minimum=60.0)) as boss:
+        events = boss.subscribe()
+        prober = Prober([boss])
+        polled(nursery.loops["a"][0])
+        assert prober.answer(Probe.STARTUP).ok
+
+        crash(boss.child("a"))
+        events.wait_for(EventKind.EXITED, "a")
+
+        assert not Prober([boss]).answer(Probe.STARTUP).ok
+        assert prober.answer(Probe.STARTUP).ok
+        assert prober.answer(Probe.STARTUP).reasons == ()
+        assert not prober.answer(Probe.READY).ok
+
+
+def test_a_prober_says_how_it_stands() -> None:
+    prober = Prober([])
+
+    assert repr(prober) == "<Prober, 0 refs, not started>"
+    assert prober.answer(Probe.STARTUP).ok
+    assert repr(prober) == "<Prober, 0 refs, started>"
