@@ -10,6 +10,7 @@ from loopwarden.supervision._effects import EventKind
 from loopwarden.supervision._events import EventStream, SupervisionEvent
 from loopwarden.supervision._exit_code import ExitCode
 from loopwarden.supervision._ladder import StallPolicy
+from loopwarden.supervision._probe_server import ProbeServer
 from loopwarden.supervision._prober import Prober
 from loopwarden.supervision._probes import Probe, ProbeAnswer, judge_health
 from loopwarden.supervision._reaper import ReaperActor
@@ -64,6 +65,7 @@ __all__ = [
     "Census",
     "Probe",
     "ProbeAnswer",
+    "ProbeServer",
     "Prober",
     "judge_health",
     "take_census",
