@@ -77,13 +77,20 @@ class LoopActor(ControlActor):
         name: What the loop is called in its answers, its threads and the log.
         clock: The time it lives by.
         restarts: How often the loop was started before, for its health.
+        run: What the worker calls, if not the loop's ``run`` as it is.
     """
 
     _is_ready_when_started = False
     answers_shutdown = True
 
     def __init__(
-        self, loop: SupportsRun, name: str | None = None, *, clock: Clock = SYSTEM_CLOCK, restarts: int = 0
+        self,
+        loop: SupportsRun,
+        name: str | None = None,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        restarts: int = 0,
+        run: Callable[[], object] | None = None,
     ) -> None:
         check_loop(loop)
         if name is not None and (not isinstance(name, str) or not name):  # pyright: ignore[reportUnnecessaryIsInstance]  a caller without types
@@ -100,6 +107,7 @@ class LoopActor(ControlActor):
             self.lifecycle,
             self._worker_entered,
             self._worker_ended,
+            run=run,
             name=f"{self.name}-worker",
             blocking=clock.blocking,
             own_threads=self.own_threads,
@@ -292,6 +300,7 @@ class LoopActor(ControlActor):
             duration=0.0 if since is None else self.clock.monotonic() - since,
             fates=self.vitals.fates + self._still_in_hand(),
             error=None if error is None else describe(error),
+            abandoned=self._recovery.cause is not None,
             stack=self._stack,
         )
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from loopwarden.actors._ref import ControlRef
-from loopwarden.actors._runnable import can_process
+from loopwarden.actors._runnable import can_pause, can_process
 from loopwarden.actors._state import LoopState
 from loopwarden.errors import UnsupportedRequestError
 
@@ -45,6 +45,11 @@ class LoopRef(ControlRef):
         if not can_process(self._loop):
             raise cannot_process(self.name, "post()", self._loop)
         return self._lifecycle.state is LoopState.RUNNING and self._loop.post(work)
+
+    @property
+    def can_pause(self) -> bool:
+        """Whether the loop can be told to take no more messages, without being stopped."""
+        return can_pause(self._loop)
 
     @override
     def is_own_thread(self, thread: int) -> bool:

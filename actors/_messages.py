@@ -127,6 +127,8 @@ class ShutdownResult(_Reply):
     fates: tuple[MessageFate, ...] = ()
     #: What the loop, or its ``shutdown``, raised.
     error: str | None = None
+    #: True if it was given up, because it did not end in time.
+    abandoned: bool = False
     #: Where its threads were when it was given up.
     stack: str | None = None
     #: How the children of a supervisor ended.

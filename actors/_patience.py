@@ -1,19 +1,20 @@
-"""An answer that comes in time, or another one instead."""
+"""Answers that are waited for: one that comes in time, or another one instead; and all of several."""
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from loopwarden._log import report
 from loopwarden._ticket import Ticket, write
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+    from loopwarden._blocking import Blocking
     from loopwarden.clock import Clock
 
-__all__ = ["in_time"]
+__all__ = ["in_time", "when_all"]
 
 R = TypeVar("R")
 
@@ -39,3 +40,20 @@ def in_time(answer: Ticket[R], timeout: float, late: Callable[[], R], clock: Clo
     else:
         reply.on_ready(lambda _: timer.cancel())
     return reply
+
+
+def when_all(tickets: Sequence[Ticket[Any]], blocking: Blocking) -> Ticket[None]:
+    """Return a ticket that resolves when all others have, whatever their answers are."""
+    done: Ticket[None] = Ticket(blocking)
+    missing = [None] * len(tickets)
+
+    def arrived(_: Ticket[Any]) -> None:
+        missing.pop()  # one atomic step, so that the last of them finds it empty
+        if not missing:
+            write(done)
+
+    if not missing:
+        write(done)
+    for ticket in tickets:
+        ticket.on_ready(arrived)
+    return done

@@ -35,11 +35,13 @@ class Worker:
         entered: Callable[[], None],
         report: Callable[[BaseException | None], None],
         *,
+        run: Callable[[], object] | None,
         name: str,
         blocking: Blocking,
         own_threads: set[int],
     ) -> None:
         self._loop = loop
+        self._run = run
         self._lifecycle = lifecycle
         self._entered = entered
         self._heartbeat: Heartbeat | None = getattr(loop, "heartbeat", None)
@@ -76,7 +78,7 @@ class Worker:
             if state is LoopState.RUNNING or can_process(loop):
                 self._entered()
                 current.heartbeat = self._heartbeat
-                self._loop.run()
+                (self._run or self._loop.run)()
         except BaseException as error:  # noqa: BLE001  isolates user code
             cause = error
         if cause is not None:

@@ -10,6 +10,7 @@ from loopwarden.supervision._effects import EventKind
 from loopwarden.supervision._events import EventStream, SupervisionEvent
 from loopwarden.supervision._exit_code import ExitCode
 from loopwarden.supervision._ladder import StallPolicy
+from loopwarden.supervision._loop_group import LoopGroup
 from loopwarden.supervision._probe_server import ProbeServer
 from loopwarden.supervision._prober import Prober
 from loopwarden.supervision._probes import Probe, ProbeAnswer, judge_health
@@ -31,7 +32,10 @@ from loopwarden.supervision._requests import (
     WhichChildRequest,
 )
 from loopwarden.supervision._scope import DaemonScope, daemon_scope
+from loopwarden.supervision._service import Service, TimeoutOptions, serve
+from loopwarden.supervision._shutdown import SupportsWaitIdle
 from loopwarden.supervision._shutdown_coordinator import ShutdownCoordinator
+from loopwarden.supervision._shutdown_report import LoopReport, PhaseReport, ShutdownReport
 from loopwarden.supervision._signal_relay import SignalRelay
 from loopwarden.supervision._spec import ChildSpec, SupervisorOptions, SupervisorSpec
 from loopwarden.supervision._supervisor import Supervisor
@@ -51,6 +55,16 @@ __all__ = [
     "SupervisorOptions",
     "SupervisorRef",
     "SupervisorSpec",
+    # Shutdown
+    "LoopGroup",
+    "LoopReport",
+    "PhaseReport",
+    "Service",
+    "ShutdownReport",
+    "SupportsWaitIdle",
+    "TimeoutOptions",
+    "Timeouts",
+    "serve",
     # Daemons
     "DaemonScope",
     "ExitCode",
@@ -58,7 +72,6 @@ __all__ = [
     "ShutdownCoordinator",
     "SignalRelay",
     "StallPolicy",
-    "Timeouts",
     "WatchdogActor",
     "daemon_scope",
     # Probes

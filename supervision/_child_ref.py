@@ -12,9 +12,12 @@ from typing_extensions import override
 from loopwarden._ticket import Ticket, settle, write
 from loopwarden.actors import (
     ControlRef,
+    DrainRequest,
     HealthCheckRequest,
     LoopRef,
+    PauseRequest,
     Request,
+    ResumeRequest,
     ShutdownConfirmRequest,
     ShutdownRequest,
     ShutdownResult,
@@ -33,7 +36,7 @@ R = TypeVar("R")
 
 
 #: What the supervisor does for its child, because it outlives it.
-_FOR_SUPERVISOR = (ShutdownRequest, AbandonRequest, StallReport)
+_FOR_SUPERVISOR = (ShutdownRequest, AbandonRequest, StallReport, PauseRequest, DrainRequest, ResumeRequest)
 
 
 @final

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, final
 from loopwarden._log import describe
 from loopwarden._ticket import write
 from loopwarden.actors import ActorExit, ShutdownResult
-from loopwarden.errors import ChildUnavailableError
+from loopwarden.errors import ChildUnavailableError, LoopAbandonedError
 from loopwarden.supervision._child import ChildState
 from loopwarden.supervision._child_ref import ChildRef
 from loopwarden.supervision._requests import ChildCounts, ChildInfo
@@ -101,10 +101,16 @@ class Directory:
         return self._results.get(child_id) or self.result_of(child_id, None)
 
     @staticmethod
-    def result_of(child_id: str, cause: BaseException | None) -> ShutdownResult:
-        """Return how an end went of which only the cause is known."""
+    def result_of(child_id: str, cause: BaseException | None, *, was_down: bool = False) -> ShutdownResult:
+        """Return how an end went of which only the cause is known, and whether it was before the stop."""
         error = None if cause is None else describe(cause)
-        return ShutdownResult(loop_name=child_id, clean_shutdown=cause is None, duration=0.0, error=error)
+        return ShutdownResult(
+            loop_name=child_id,
+            clean_shutdown=cause is None,
+            duration=0.0,
+            error=error,
+            abandoned=isinstance(cause, LoopAbandonedError) and not was_down,
+        )
 
     def forget_result(self, child_id: str) -> None:
         """Forget how an end went."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import random
-from typing import TYPE_CHECKING, Any, assert_never, final
+from typing import TYPE_CHECKING, assert_never, final
 
 from loopwarden._log import describe, report
-from loopwarden._ticket import Ticket, write
+from loopwarden._ticket import write
 from loopwarden.actors._zombies import ZOMBIES
 from loopwarden.errors import LoopAbandonedError
+from loopwarden.supervision._budget import SHARES
 from loopwarden.supervision._child import ChildState
+from loopwarden.supervision._closing import Closing
 from loopwarden.supervision._crew import Crew
 from loopwarden.supervision._directory import Directory
 from loopwarden.supervision._effects import Answer, Effect, EventKind, Finish, Note, Ready, Start, Stop, Wake
@@ -30,16 +32,17 @@ from loopwarden.supervision._reports import (
     TimedOut,
 )
 from loopwarden.supervision._stops import Stops
+from loopwarden.supervision._switch import Switch
 from loopwarden.supervision._tenure import Tenure
 from loopwarden.supervision._verdict import ChildExit, ExitReason, exit_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from loopwarden.actors import ControlRef, InHand, MessageFate, ShutdownResult
+    from loopwarden.actors import ControlRef, InHand, ShutdownResult
     from loopwarden.clock import Clock, Timer
-    from loopwarden.supervision._child_ref import ChildRef
-    from loopwarden.supervision._spec import ChildSpec, SupervisorSpec
+    from loopwarden.supervision._closing import CloseDown
+    from loopwarden.supervision._spec import SupervisorSpec
 
 __all__ = ["Household"]
 
@@ -74,9 +77,10 @@ class Household:
         self.family = Family(spec)
         self.log = EventLog(spec.name, clock)
         self.directory = Directory(supervisor, clock)
-        #: What became of messages when children were stopped, and which children did not stop as they should.
-        self.fates: list[MessageFate] = []
-        self.unclean: list[str] = []
+        self.switch = Switch(spec.name, clock)
+        #: How children have ended since the supervisor is being stopped, by id.
+        self.endings: dict[str, ShutdownResult] = {}
+        self._closing: Closing | None = None
         self._stops = Stops(clock, put)
         self._crew = Crew(f"{spec.name}-crew", clock.blocking)
         self._dice = random.Random()  # noqa: S311  spreads restarts, guards nothing
@@ -87,60 +91,53 @@ class Household:
         self._is_killing = False
         self._budget = 0.0  # seconds that whoever stops the supervisor allows
 
-    # What is asked for; each ticket resolves when it is done.
+    # What is asked for.
 
     def begin(self) -> None:
         """Start the first children."""
-        self._carry_out(self.family.begin())
+        self.carry_out(self.family.begin())
 
-    def start_child(self, spec: ChildSpec) -> Ticket[ChildRef]:
-        """Add a child and start it."""
-        found: list[ChildRef | None] = []
-        ticket = self._wait(lambda waiter: self.family.start_child(spec, waiter), lambda: found[0])
-        found.append(self.directory.ref(spec.id))  # now: one that says "not now" may be gone when it is answered
-        return ticket
+    def allow(self, child_id: str, seconds: float) -> None:
+        """Let a child have that many seconds to stop, if that is more than its spec says; asked by whoever stops it."""
+        self._wanted[child_id] = seconds
 
-    def restart_child(self, child_id: str) -> Ticket[ChildRef]:
-        """Start a child that is down."""
-        return self._wait(
-            lambda waiter: self.family.restart_child(child_id, waiter), lambda: self.directory.ref(child_id)
-        )
+    @property
+    def tenures(self) -> tuple[Tenure, ...]:
+        """Those that are there, or on their way."""
+        return tuple(self._tenures.values())
 
-    def delete_child(self, child_id: str) -> Ticket[None]:
-        """Forget a child that is down."""
-        return self._wait(lambda waiter: self.family.delete_child(child_id, waiter), lambda: None)
-
-    def terminate_child(self, child_id: str, wanted: float = 0.0) -> Ticket[ShutdownResult]:
-        """Stop a child, which then stays down; it has ``wanted`` seconds if that is more than its spec says."""
-        child = self.family.roster.children.get(child_id)
-        if child is not None and not child.state.is_alive:
-            self.directory.forget_result(child_id)  # that was an earlier end
-        elif child is not None and child.state is not ChildState.STOPPING:
-            self._wanted[child_id] = wanted
-        return self._wait(
-            lambda waiter: self.family.terminate_child(child_id, waiter), lambda: self.directory.last_result(child_id)
-        )
-
-    def wait_down(self, child_id: str) -> Ticket[ShutdownResult]:
-        """Wait until a child is down, without asking for it."""
-        return self._wait(
-            lambda waiter: self.family.watch_stop(child_id, waiter), lambda: self.directory.last_result(child_id)
-        )
-
-    def wait_started(self, child_id: str) -> Ticket[Any]:
-        """Wait until a child is up, if it is on its way."""
-        return self._wait(lambda waiter: self.family.watch_start(child_id, waiter), lambda: None)
+    def close_down(self, order: CloseDown) -> None:
+        """Let children complete what they have in hand, before `stop` stops them; nobody is started any more."""
+        if self._closing is not None:  # it is under way, and whoever began it sees to the end
+            write(order.closed, 0)
+            write(order.drained, 0)
+            return
+        self._closing = Closing(order, self._clock)
+        self._closing.begin(self.tenures)
+        self.carry_out(self.family.stop())
+        self._closing.watch(self.tenures)
 
     def stop(self, budget: float = 0.0) -> None:
-        """Stop all children, and then finish; those whose spec says nothing else have ``budget`` seconds."""
+        """Stop all children, and then finish; those whose spec says nothing else have their share of ``budget``."""
         self._budget = max(self._budget, budget)
-        self._carry_out(self.family.stop())
+        if self._closing is not None:
+            for tenure in self._closing.release():
+                self._stop(tenure)
+        self.carry_out(self.family.stop())
+
+    def results(self) -> tuple[ShutdownResult, ...]:
+        """Return how all children have ended, also those that were down before."""
+        down = (child for child in self.family.roster.children.values() if child.id not in self.endings)
+        return (
+            *self.endings.values(),
+            *(Directory.result_of(child.id, child.last_error, was_down=True) for child in down),
+        )
 
     def kill(self, reason: str) -> None:
         """Give all children up, and then finish."""
         self._is_killing = True
-        self._carry_out(self.family.stop(LoopAbandonedError(self.family.spec.name, reason)))
-        for tenure in tuple(self._tenures.values()):
+        self.carry_out(self.family.stop(LoopAbandonedError(self.family.spec.name, reason)))
+        for tenure in self.tenures:
             self.abandon(tenure, reason)
 
     # What is reported.
@@ -149,7 +146,7 @@ class Household:
         """Take in what has become of a child."""
         match report:
             case Retry():
-                self._carry_out(self.family.retry(report.child, report.incarnation))
+                self.carry_out(self.family.retry(report.child, report.incarnation))
             case Hurry():
                 self._stops.hurry()
             case FromBelow():
@@ -177,7 +174,7 @@ class Household:
             case Entered():
                 tenure.has_entered = True
                 child, now = tenure.spec.id, self._clock.monotonic()
-                self._carry_out(self.family.started(child, tenure.incarnation, now, is_supervisor=tenure.is_supervisor))
+                self.carry_out(self.family.started(child, tenure.incarnation, now, is_supervisor=tenure.is_supervisor))
             case Ended():
                 cause = report.ended.cause
                 self._close(tenure, cause)
@@ -187,6 +184,8 @@ class Household:
                     self._start_failed(tenure, cause or RuntimeError("it ended before it was running"))
             case TimedOut() if tenure.is_abandoned:
                 self._disown(tenure)
+            case TimedOut() if self._closing is not None and self._closing.let_go(tenure):
+                self._stop(tenure)
             case TimedOut():
                 self.abandon(tenure, "it did not stop in time")
 
@@ -195,6 +194,8 @@ class Household:
             tenure.life = made.life
             self._publish(tenure.spec.id)
             try:
+                if self._closing is not None or self.switch.is_off(tenure.spec.id):
+                    made.life.start_paused()
                 tenure.launch(made.life)
             except BaseException as error:  # noqa: BLE001  isolates user code: it is why the start failed
                 describe(error)
@@ -209,19 +210,20 @@ class Household:
         else:
             text = "start of child %r returned None, which means not now: it is not running"
             report(logging.WARNING, text, tenure.spec.id)
-            self._carry_out(self.family.ignored(tenure.spec.id, tenure.incarnation))
+            self.carry_out(self.family.ignored(tenure.spec.id, tenure.incarnation))
 
     def _ended(self, tenure: Tenure, ended: ChildExit) -> None:
         now, roll = self._clock.monotonic(), self._dice.random()
-        self._carry_out(self.family.ended(tenure.spec.id, tenure.incarnation, ended, now, roll))
+        self.carry_out(self.family.ended(tenure.spec.id, tenure.incarnation, ended, now, roll))
 
     def _start_failed(self, tenure: Tenure, error: BaseException) -> None:
         now, roll = self._clock.monotonic(), self._dice.random()
-        self._carry_out(self.family.start_failed(tenure.spec.id, tenure.incarnation, error, now, roll))
+        self.carry_out(self.family.start_failed(tenure.spec.id, tenure.incarnation, error, now, roll))
 
     # What the family wants.
 
-    def _carry_out(self, effects: list[Effect]) -> None:
+    def carry_out(self, effects: list[Effect]) -> None:
+        """Do what the family wants."""
         # First the refs, so that whoever is told or answered below sees through them what has happened.
         touched = self.family.roster.touched
         while touched:
@@ -252,12 +254,16 @@ class Household:
         tenure.begin(self._crew, lambda: make_life(effect.spec, self._clock, effect.restarts))
 
     def _stop(self, tenure: Tenure) -> None:
-        wanted = self._wanted.pop(tenure.spec.id, self._budget if tenure.spec.shutdown is None else 0.0)
+        share = self._budget if tenure.is_supervisor else self._budget * SHARES[tenure.spec.priority]
+        wanted = self._wanted.pop(tenure.spec.id, share if tenure.spec.shutdown is None else 0.0)
         if self._is_killing or tenure.spec.shutdown == "brutal_kill":
             tenure.is_stopping = True
             self._put(TimedOut(tenure.incarnation))
-        else:
+        elif self._closing is None:
             self._stops.add(tenure, wanted)
+        elif not self._closing.hold(tenure):
+            left = self._closing.left(tenure)
+            self._stops.add(tenure, left, left)
 
     def abandon(self, tenure: Tenure, reason: str) -> None:
         """Give a child up."""
@@ -295,7 +301,7 @@ class Household:
     def close(self) -> None:
         """Let go of everything; of children that are still there, because the supervisor was lost, ask the end."""
         self._stops.close()
-        for tenure in tuple(self._tenures.values()):
+        for tenure in self.tenures:
             tenure.cancel_timer()
             if tenure.life is not None:
                 tenure.life.stop(tenure.patience())
@@ -313,20 +319,10 @@ class Household:
                 timer.cancel()
         if child is None:
             self.directory.remove(child_id)
+            self.switch.forget(child_id)
             return
         tenure = self._tenures.get(child.incarnation) if child.state.is_alive else None
         self.directory.publish(child, None if tenure is None else tenure.life)
-
-    def _wait(
-        self, ask: Callable[[Callable[[Exception | None], None]], list[Effect]], result: Callable[[], Any]
-    ) -> Ticket[Any]:
-        ticket: Ticket[Any] = Ticket(self._clock.blocking)
-
-        def answer(error: Exception | None) -> None:
-            write(ticket, None if error is not None else result(), error)
-
-        self._carry_out(ask(answer))
-        return ticket
 
     def tenure_of(self, child_id: str) -> Tenure | None:
         """Return the stay of a child; None if it is down."""
@@ -340,7 +336,7 @@ class Household:
         self._wanted.pop(tenure.spec.id, None)
         self._in_hand = () if tenure.life is None else tenure.life.in_hand()
         result = self.directory.keep_result(tenure.spec.id, tenure.life, cause)
-        if tenure.is_stopping and self.family.phase is Phase.STOPPING:
-            self.fates.extend(result.fates)
-            if not result.clean_shutdown:
-                self.unclean.append(tenure.spec.id)
+        if self._closing is not None:
+            self._closing.ended(tenure)
+        if self.family.phase is Phase.STOPPING:
+            self.endings[tenure.spec.id] = result

@@ -3,29 +3,40 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, cast, final
 
 import pykka
 
-from loopwarden.actors import ControlActor, LoopActor, LoopRef, ShutdownConfirmRequest, ShutdownResult
+from loopwarden._ticket import Ticket, write
+from loopwarden.actors import (
+    ControlActor,
+    DrainRequest,
+    LoopActor,
+    LoopRef,
+    PauseRequest,
+    ShutdownConfirmRequest,
+    ShutdownResult,
+)
 from loopwarden.actors._actor import ActorExit
 from loopwarden.actors._messages import AbandonRequest, StopSoon
 from loopwarden.actors._runnable import check_loop
 from loopwarden.actors._zombies import ZOMBIES
 from loopwarden.errors import LoopAbandonedError
+from loopwarden.supervision._closing import CloseDown
 from loopwarden.supervision._plain_actor import PlainActor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from loopwarden._ticket import Ticket
     from loopwarden.actors import InHand
     from loopwarden.actors._runnable import SupportsRun
     from loopwarden.clock import Clock
+    from loopwarden.supervision._budget import Budget, Priority
     from loopwarden.supervision._events import SupervisionEvent
     from loopwarden.supervision._spec import ChildSpec
 
-__all__ = ["ActorLife", "Life", "PlainLife", "Watcher", "make_life"]
+__all__ = ["ActorLife", "Draining", "Life", "PlainLife", "Watcher", "make_life"]
 
 
 class Watcher(Protocol):
@@ -69,6 +80,14 @@ class Life(Protocol):
         """Begin it; the watcher is told ``entered``, then ``ended``, or only that."""
         ...
 
+    def start_paused(self) -> None:
+        """Let it take no messages until it is resumed; called before the launch."""
+        ...
+
+    def drain(self, budget: Budget, priority: Priority, clock: Clock) -> Draining | None:
+        """Have no more messages taken; None if that cannot be had without stopping it."""
+        ...
+
     def stop(self, patience: float) -> None:
         """Ask for the end, which is to take no longer than that; the watcher is told ``ended``."""
         ...
@@ -84,6 +103,21 @@ class Life(Protocol):
     def result(self) -> ShutdownResult | None:
         """Return how the end went, if it tells."""
         ...
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Draining:
+    """Resolve when no more messages are taken, and when none is in hand any more or its time is over."""
+
+    closed: Ticket[Any]
+    drained: Ticket[Any]
+
+
+def _nothing_to_drain(clock: Clock) -> Draining:
+    ticket: Ticket[None] = Ticket(clock.blocking)
+    ticket.complete(None)
+    return Draining(ticket, ticket)
 
 
 @final
@@ -137,6 +171,30 @@ class ActorLife:
         actor.ended.on_ready(lambda ticket: watcher.ended(ticket.wait(0)))
         with suppress(RuntimeError):  # then it has ended, and that was told
             actor.launch()
+
+    def start_paused(self) -> None:
+        """Tell a loop, or a supervisor, which tells its own."""
+        if isinstance(self._actor, LoopActor) or self._actor.has_children:
+            cast("Any", self._actor).pause_at_start()
+
+    def drain(self, budget: Budget, priority: Priority, clock: Clock) -> Draining | None:
+        """Tell a loop that can be paused, or a supervisor; an actor without messages of its own has nothing to do."""
+        ref = self._actor.actor_ref
+        if isinstance(ref, LoopRef):
+            if not ref.can_pause:
+                return None
+            timeout = budget.left(clock.monotonic(), priority)
+            return Draining(ref.send(PauseRequest()), ref.send(DrainRequest(timeout=timeout)))
+        draining = Draining(Ticket(clock.blocking), Ticket(clock.blocking))
+        if not self._actor.has_children:
+            return _nothing_to_drain(clock)
+        try:
+            ref.tell(CloseDown(budget, draining.closed, draining.drained))
+        except pykka.ActorDeadError:
+            return _nothing_to_drain(clock)
+        # If it ends without an answer there is nobody left who could take or hold anything.
+        self._actor.ended.on_ready(lambda _: (write(draining.closed, 0), write(draining.drained, 0)))
+        return draining
 
     def stop(self, patience: float) -> None:
         """Send it our own message if it understands that, Pykka's otherwise."""
@@ -205,6 +263,13 @@ class PlainLife:
         self._watcher = watcher
         self.plain.ended.on_ready(lambda ticket: watcher.ended(ticket.wait(0)))
         self.plain.launch(watcher.entered)
+
+    def start_paused(self) -> None:
+        """Do nothing: it takes no messages of its own."""
+
+    def drain(self, budget: Budget, priority: Priority, clock: Clock) -> Draining | None:  # noqa: ARG002  as above
+        """Have nothing to do."""
+        return _nothing_to_drain(clock)
 
     def stop(self, patience: float) -> None:  # noqa: ARG002  it is not told
         """Send Pykka's own message: it comes after all that the actor was told before."""

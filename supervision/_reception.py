@@ -8,7 +8,10 @@ from loopwarden.actors import (
     AbandonRequest,
     AbandonResult,
     Deferred,
+    DrainRequest,
     LoopRef,
+    PauseRequest,
+    ResumeRequest,
     ShutdownConfirmRequest,
     ShutdownRequest,
     ShutdownResult,
@@ -27,7 +30,7 @@ if TYPE_CHECKING:
     from loopwarden._ticket import Ticket
     from loopwarden.clock import Clock
     from loopwarden.supervision._child_ref import ForChild
-    from loopwarden.supervision._household import Household
+    from loopwarden.supervision._errands import Errands
 
 __all__ = ["Reception", "answer_for_one_that_is_gone"]
 
@@ -37,17 +40,18 @@ class Reception:
     """Belongs to one supervisor's thread; nothing here blocks it.
 
     Args:
-        household: Its children.
+        errands: What is done for others with its children.
         clock: The time.
         put: Takes reports, on any thread, for the supervisor.
     """
 
-    def __init__(self, household: Household, clock: Clock, put: Callable[[object], None]) -> None:
-        self._household = household
+    def __init__(self, errands: Errands, clock: Clock, put: Callable[[object], None]) -> None:
+        self._errands = errands
+        self._household = errands.household
         self._clock = clock
         self._put = put
 
-    def answer(self, message: ForChild) -> object:
+    def answer(self, message: ForChild) -> object:  # noqa: PLR0911  one answer for each request
         """Answer for a child."""
         child, request = message.seat.child, message.request
         if not self._household.directory.is_current(message.seat):
@@ -56,12 +60,14 @@ class Reception:
             case ShutdownRequest():
                 return Deferred(self._shut_down(child, request.timeout))
             case Terminate():
-                return Deferred(self._household.terminate_child(child))
+                return Deferred(self._errands.terminate_child(child))
             case AbandonRequest():
                 return self._abandon(child, request)
             case StallReport():
                 self._note_stall(child, request)
                 return None
+            case PauseRequest() | DrainRequest() | ResumeRequest():
+                return Deferred(self._household.switch.turn_one(child, request, self._household.tenure_of(child)))
             case _:
                 return self._confirm_end(child)
 
@@ -69,7 +75,7 @@ class Reception:
         def late() -> ShutdownResult:
             return ShutdownResult(loop_name=child, clean_shutdown=False, duration=timeout)
 
-        answer = self._household.terminate_child(child, timeout)
+        answer = self._errands.terminate_child(child, timeout)
         return in_time(answer, timeout, late, self._clock, f"the shutdown of child {child!r}")
 
     def _abandon(self, child: str, request: AbandonRequest) -> Deferred | AbandonResult:
@@ -109,7 +115,7 @@ class Reception:
         if tenure is not None and tenure.life is not None:
             return Deferred(tenure.life.ended.map(lambda ended: directory.result_of(child, ended.cause)))
         if tenure is not None:  # its factory is at work
-            return Deferred(self._household.wait_down(child))
+            return Deferred(self._errands.wait_down(child))
         return directory.last_result(child)
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Self, final
+from contextlib import ExitStack, contextmanager, suppress
+from typing import TYPE_CHECKING, Self, TypeVar, final
 
 from loopwarden.actors import AbandonRequest, ControlActor, LoopActor, ShutdownRequest
 from loopwarden.clock import SYSTEM_CLOCK, Clock
@@ -13,11 +13,14 @@ from loopwarden.mailbox import Token
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
+    from contextlib import AbstractContextManager
     from types import TracebackType
 
     from loopwarden.actors import ControlRef
 
 __all__ = ["DaemonScope", "daemon_scope"]
+
+T = TypeVar("T")
 
 #: Seconds that all daemons together have to stop.
 PATIENCE = 5.0
@@ -60,6 +63,7 @@ class DaemonScope:
         self._timeout = _checked(timeout)
         self._clock = clock
         self._owned: list[tuple[str, ControlActor]] = []
+        self._contexts = ExitStack()
         self._is_over = False
 
     def spawn(self, daemon: ControlActor | Callable[[Token], object], name: str | None = None) -> ControlRef:
@@ -94,6 +98,10 @@ class DaemonScope:
             raise StartFailed(called, ref.ended.wait().cause, "it ended before it was running")
         return ref
 
+    def enter(self, context: AbstractContextManager[T]) -> T:
+        """Enter a context, which is left when the daemons have stopped, the last one first; on the scope's thread."""
+        return self._contexts.enter_context(context)
+
     def shutdown_all(self, timeout: float = PATIENCE) -> None:
         """Stop all daemons, the last one first, within one deadline; doing it again changes nothing.
 
@@ -103,7 +111,8 @@ class DaemonScope:
             ExceptionGroup: what daemons have raised, and a `StillRunningError` for each that did not stop, which is
                 abandoned.
         """
-        errors = self._stop(_checked(timeout))
+        with self._contexts:
+            errors = self._stop(_checked(timeout))
         if errors:
             raise BaseExceptionGroup("daemons have failed", errors)
 
@@ -141,7 +150,8 @@ class DaemonScope:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
         self._is_over = True
-        errors = self._stop(self._timeout)
+        with self._contexts:
+            errors = self._stop(self._timeout)
         if errors:
             raise BaseExceptionGroup("daemons have failed", [*([] if error is None else [error]), *errors]) from None
 

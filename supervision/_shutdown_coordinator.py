@@ -46,6 +46,9 @@ class ShutdownCoordinator:
         self._lock = SYSTEM.lock()  # guards _callbacks together with _triggered
         self._callbacks: list[Callable[[], object]] = []
         self._triggered = False
+        self._cuts: dict[Callable[[], object], Callable[[], object]] = {}
+        self._heard = 0
+        self._reason = "ShutdownCoordinator.trigger()"
         #: What hears the signals.
         self.relay = SignalRelay(self._hear, signals)
 
@@ -75,9 +78,16 @@ class ShutdownCoordinator:
         if coordinator is not None:
             coordinator.relay.close()
 
-    def register(self, callback: Callable[[], object]) -> None:
-        """Have ``callback`` called at the trigger: at once, here, if that has been."""
+    def register(self, callback: Callable[[], object], *, cut_short: Callable[[], object] | None = None) -> None:
+        """Have ``callback`` called at the trigger: at once, here, if that has been.
+
+        Args:
+            callback: What to do about the end.
+            cut_short: What to do about a second signal, if ``callback`` is still registered then; must not block.
+        """
         with self._lock:
+            if cut_short is not None:
+                self._cuts[callback] = cut_short
             is_late = self._triggered
             if not is_late:
                 self._callbacks.append(callback)
@@ -87,6 +97,7 @@ class ShutdownCoordinator:
     def unregister(self, callback: Callable[[], object]) -> None:
         """Forget a callback; one that is not there is forgotten already."""
         with self._lock:
+            self._cuts.pop(callback, None)
             if callback in self._callbacks:
                 self._callbacks.remove(callback)
 
@@ -100,8 +111,21 @@ class ShutdownCoordinator:
         """True from the first signal or `trigger` on."""
         return self._triggered
 
-    def _hear(self, _number: int) -> None:
+    @property
+    def reason(self) -> str:
+        """What triggered it: a signal's name, if it was one."""
+        return self._reason
+
+    def _hear(self, number: int) -> None:
         """Do it on another thread, so that the relay hears the next signal."""
+        self._heard += 1
+        if self._heard == 1:
+            self._reason = signal.Signals(number).name
+        else:
+            with self._lock:
+                cuts = tuple(self._cuts.values())
+            for cut in cuts:
+                _call(cut)
         run_apart(self._start, "loopwarden-shutdown", SYSTEM)
 
     def _start(self) -> list[Ticket[None]]:

@@ -19,6 +19,7 @@ from pydantic import (
 from typing_extensions import override
 
 from loopwarden._backoff import Backoff
+from loopwarden.supervision._budget import Priority
 
 __all__ = ["AutoShutdown", "ChildSpec", "Decision", "Restart", "Strategy", "SupervisorOptions", "SupervisorSpec"]
 
@@ -93,6 +94,9 @@ class ChildSpec(_Spec):
     #: Seconds to stop in, before it is abandoned; ``"brutal_kill"`` gives it none. None means 5 seconds, and for a
     #: supervisor as long as its own children take.
     shutdown: _Patience | Literal["brutal_kill"] | None = None
+    #: How much of the time of a shutdown it may use: ``background`` 50 %, ``normal`` 80 %, ``critical`` all of it. Of a
+    #: supervisor each child has its own.
+    priority: Priority = "normal"
     #: Whether its end may end the supervisor; see `SupervisorSpec.auto_shutdown`.
     significant: bool = False
     #: How many restarts in ``period`` seconds it may have for itself; None leaves that to the supervisor. After more it

@@ -35,15 +35,15 @@ class Stops:
     def __init__(self, clock: Clock, put: Callable[[object], None]) -> None:
         self._clock = clock
         self._put = put
-        self._waiting: deque[tuple[Tenure, float]] = deque()
+        self._waiting: deque[tuple[Tenure, float, float]] = deque()
         self._told: set[int] = set()
         self._timer: Timer | None = None
         self._has_progress = False
 
-    def add(self, tenure: Tenure, wanted: float) -> None:
-        """Have a child told to stop, within ``wanted`` seconds if that is more than its spec says."""
+    def add(self, tenure: Tenure, wanted: float, most: float = math.inf) -> None:
+        """Have a child told to stop, within ``wanted`` seconds if its spec says less, but never more than ``most``."""
         tenure.is_stopping = True
-        self._waiting.append((tenure, wanted))
+        self._waiting.append((tenure, wanted, most))
         self._tell(AT_ONCE)
 
     def ended(self, incarnation: int) -> None:
@@ -68,9 +68,9 @@ class Stops:
 
     def _tell(self, most: float) -> None:
         while self._waiting and len(self._told) < most:
-            tenure, wanted = self._waiting.popleft()
+            tenure, wanted, most = self._waiting.popleft()
             self._told.add(tenure.incarnation)
-            tenure.stop(wanted, self._clock)
+            tenure.stop(wanted, self._clock, most)
         if self._waiting and self._timer is None:
             self._has_progress = False
             try:

@@ -15,9 +15,12 @@ from loopwarden.actors import (
     AbandonResult,
     ControlActor,
     Deferred,
+    DrainRequest,
     HealthCheckRequest,
     HealthStatus,
     LoopState,
+    PauseRequest,
+    ResumeRequest,
     ShutdownConfirmRequest,
     ShutdownRequest,
     ShutdownResult,
@@ -25,36 +28,22 @@ from loopwarden.actors import (
 from loopwarden.actors._messages import StopSoon
 from loopwarden.actors._patience import in_time
 from loopwarden.clock import SYSTEM_CLOCK, Clock
-from loopwarden.errors import InvalidChildError, SupervisionError, UnsupportedRequestError
+from loopwarden.errors import SupervisionError
 from loopwarden.supervision._child_ref import ForChild
+from loopwarden.supervision._closing import CloseDown
+from loopwarden.supervision._errands import Errands
 from loopwarden.supervision._family import Phase
 from loopwarden.supervision._household import Household
-from loopwarden.supervision._pool import Pool
 from loopwarden.supervision._reception import Reception, answer_for_one_that_is_gone
 from loopwarden.supervision._reports import Report
-from loopwarden.supervision._requests import (
-    ChildSpecRequest,
-    CountChildrenRequest,
-    DeleteChildRequest,
-    EventsRequest,
-    ResizeRequest,
-    RestartChildRequest,
-    StartChildRequest,
-    SubscribeRequest,
-    TerminateChildRequest,
-    UnsubscribeRequest,
-    WhichChildrenRequest,
-    WhichChildRequest,
-)
+from loopwarden.supervision._requests import EventsRequest, SubscribeRequest, UnsubscribeRequest
 from loopwarden.supervision._spec import SupervisorOptions, SupervisorSpec
 from loopwarden.supervision._supervisor_ref import SupervisorRef
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from loopwarden.supervision._child_ref import ChildRef
     from loopwarden.supervision._events import SupervisionEvent
-    from loopwarden.supervision._spec import ChildSpec
 
 __all__ = ["Supervisor"]
 
@@ -102,9 +91,8 @@ class Supervisor(ControlActor):
         )
         self._final: Ticket[ShutdownResult] = Ticket(clock.blocking)
         self._stopping_since: float | None = None
-        self._reception = Reception(self._household, clock, self._tell_itself)
-        template = self.spec.template
-        self._pool = None if template is None else Pool(template, self._household)
+        self._errands = Errands(self._household, clock)
+        self._reception = Reception(self._errands, clock, self._tell_itself)
 
     @classmethod
     @override
@@ -164,6 +152,10 @@ class Supervisor(ControlActor):
     def __str__(self) -> str:
         return f"Supervisor {self.name!r}"
 
+    def pause_at_start(self) -> None:
+        """Let nobody below take messages until a `ResumeRequest`; called before the launch."""
+        self._household.switch.turn_off()
+
     def forward_events(self, listener: Callable[[SupervisionEvent], object]) -> None:
         """Have each event told to the supervisor above; called by it, before the launch."""
         self._household.log.forward = listener
@@ -204,39 +196,16 @@ class Supervisor(ControlActor):
                 return None
             case ShutdownConfirmRequest():
                 return Deferred(self._final)
+            case CloseDown():
+                self._was_asked = True
+                self._note_stop()
+                self._household.close_down(message)
+                return None
+            case PauseRequest() | DrainRequest() | ResumeRequest():
+                return Deferred(self._household.switch.turn(message, self._household.tenures))
             case AbandonRequest():
                 self._household.kill(message.reason)
                 return AbandonResult(abandoned=True)
-            case _:
-                return self._for_children(message)
-
-    def _for_children(self, message: object) -> object:  # noqa: C901, PLR0911  one answer for each request
-        household = self._household
-        match message:
-            case StartChildRequest():
-                return Deferred(self._start_child(message.child))
-            case TerminateChildRequest():
-                return Deferred(household.terminate_child(message.id))
-            case RestartChildRequest():
-                self._refuse_pool(message)
-                return Deferred(household.restart_child(message.id))
-            case DeleteChildRequest():
-                self._refuse_pool(message)
-                return Deferred(household.delete_child(message.id))
-            case WhichChildrenRequest():
-                return tuple(household.directory.info(child) for child in household.family.roster.children.values())
-            case WhichChildRequest():
-                return household.directory.info(household.family.roster.find(message.id))
-            case CountChildrenRequest():
-                return household.directory.counts(household.family.roster.children.values())
-            case ChildSpecRequest():
-                return household.family.roster.find(message.id).spec
-            case ResizeRequest():
-                if self._pool is None:
-                    raise UnsupportedRequestError(
-                        str(self._actor_ref), "ResizeRequest", "it is no pool: give a template"
-                    )
-                return Deferred(self._pool.resize(message.size))
             case _:
                 return self._for_listeners(message)
 
@@ -250,25 +219,8 @@ class Supervisor(ControlActor):
             case UnsubscribeRequest():
                 log.unsubscribe(message.listener)
             case _:
-                request = type(message).__name__
-                raise UnsupportedRequestError(str(self._actor_ref), request, "it is no request of a supervisor")
+                return self._errands.answer(message)
         return None
-
-    # Children.
-
-    def _start_child(self, child: ChildSpec) -> Ticket[ChildRef]:
-        if self._pool is not None:
-            raise InvalidChildError(child.id, f"cannot be added to the pool {self.name!r}: send a ResizeRequest")
-        objection = self.spec.objection_to(child)
-        if objection is not None:
-            raise InvalidChildError(child.id, f"cannot be added to supervisor {self.name!r}: {objection}")
-        return self._household.start_child(child)
-
-    def _refuse_pool(self, message: object) -> None:
-        if self._pool is not None:
-            raise UnsupportedRequestError(
-                str(self._actor_ref), type(message).__name__, "in a pool children are all alike: send a ResizeRequest"
-            )
 
     # Itself.
 
@@ -300,19 +252,24 @@ class Supervisor(ControlActor):
         self._begin_stop(0.0)
 
     def _begin_stop(self, budget: float) -> None:
-        if self._stopping_since is None:
-            self._stopping_since = self.clock.monotonic()
+        self._note_stop()
         self._household.stop(budget)
 
+    def _note_stop(self) -> None:
+        if self._stopping_since is None:
+            self._stopping_since = self.clock.monotonic()
+
     def _result(self, *, clean: bool, error: BaseException | None = None) -> ShutdownResult:
-        since, unclean = self._stopping_since, self._household.unclean
+        since, children = self._stopping_since, self._household.results()
+        unclean = [child.loop_name for child in self._household.endings.values() if not child.clean_shutdown]
         text = f"not stopped cleanly: {', '.join(unclean)}" if unclean else None
         return ShutdownResult(
             loop_name=self.name,
             clean_shutdown=clean and not unclean,
             duration=0.0 if since is None else self.clock.monotonic() - since,
-            fates=tuple(self._household.fates),
+            fates=tuple(fate for child in children for fate in child.fates),
             error=text if error is None else describe(error),
+            children=children,
         )
 
     @override

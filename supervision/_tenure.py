@@ -71,17 +71,21 @@ class Tenure:
         life.forward_events(lambda event: self.put(FromBelow(event)))
         life.launch(Reporter(self.incarnation, self.put))
 
-    def stop(self, wanted: float, clock: Clock) -> None:
-        """Ask for the end, within what the spec allows, or ``wanted`` seconds if that is more."""
+    def stop(self, wanted: float, clock: Clock, most: float = math.inf) -> None:
+        """Ask for the end, within what the spec allows, or ``wanted`` seconds if that is more, but never ``most``."""
         self.is_stopping = True
-        patience = self.patience(wanted)
+        patience = min(self.patience(wanted), most)
         if self.life is not None:
             # A supervisor below is not cut short, but its children are told how long they have.
             self.life.stop(wanted if self.is_supervisor else patience)
-        if patience == math.inf:
-            return
+        if patience != math.inf:
+            self.set_timer(patience, clock)
+
+    def set_timer(self, seconds: float, clock: Clock) -> None:
+        """Have it reported if it has not ended by then."""
+        self.cancel_timer()
         try:
-            self._timer = clock.call_later(patience, lambda: self.put(TimedOut(self.incarnation)))
+            self._timer = clock.call_later(seconds, lambda: self.put(TimedOut(self.incarnation)))
         except RuntimeError as error:  # no thread for timers
             report(logging.WARNING, "the stop of child %r has no time-out", self.spec.id, error=error)
             if self.life is None:  # a factory that hangs would never be heard of again

@@ -9,6 +9,7 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field, model_validator
 
 from loopwarden._log import report
 from loopwarden.mailbox._parameters import MAX_VISIBILITY, MAX_WAIT
+from loopwarden.supervision._budget import SHARES
 
 __all__ = ["Timeouts", "log_warnings"]
 
@@ -19,7 +20,7 @@ LONGEST_DRAIN = 300.0
 #: Seconds between the end of a shutdown and that of the process, to give back what was in hand and to exit.
 SPARE_GRACE = 5.0
 #: The share of the budget after which a loop of normal priority is given up.
-NORMAL_SHARE = 0.8
+NORMAL_SHARE = SHARES["normal"]
 
 _Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 _Period = Annotated[float, Field(gt=0, allow_inf_nan=False)]

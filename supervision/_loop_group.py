@@ -1,0 +1,228 @@
+"""`LoopGroup`: runs several loops as one, until a signal, a failure, or the end of all."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections import Counter
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self, final
+
+from loopwarden.actors import LoopActor
+from loopwarden.actors._runnable import check_loop
+from loopwarden.clock import SYSTEM_CLOCK, Clock
+from loopwarden.errors import LoopAbandonedError
+from loopwarden.supervision._service import Service
+from loopwarden.supervision._shutdown_coordinator import ShutdownCoordinator
+from loopwarden.supervision._spec import ChildSpec
+from loopwarden.supervision._supervisor import Supervisor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from types import TracebackType
+
+    from loopwarden._ticket import Ticket
+    from loopwarden.actors import ActorExit, LoopRef, SupportsRun
+    from loopwarden.supervision._probe_server import ProbeServer
+    from loopwarden.supervision._shutdown_report import ShutdownReport
+
+__all__ = ["LoopGroup"]
+
+#: Seconds more than the time-out that `LoopGroup.shutdown` waits: what is given up then has to go back.
+SPARE = 3.0
+
+
+@final
+class LoopGroup:
+    """Loops that begin together and end together, within one time-out for all of them.
+
+    Each runs on a thread of its own, under a supervisor. Loops are instances, which cannot be made anew, so none is
+    started again: one that fails stops the group, and `run` raises what failed as one ``ExceptionGroup``.
+
+    >>> from loopwarden import MailboxLoop
+    >>> from loopwarden.mailbox import InMemoryMailbox
+    >>> jobs: InMemoryMailbox[str, None] = InMemoryMailbox("jobs")
+    >>> _ = jobs.send("resize")
+    >>> def handle(message: object) -> None:
+    ...     jobs.close()
+    >>> LoopGroup(loops=[MailboxLoop(jobs, handle)]).run(install_signals=False)  # returns when all have ended
+
+    Args:
+        loops: What to run.
+        shutdown_timeout: Seconds that all of them together have to end.
+        health_port: Where probes are answered, if at all; 0 finds a free port, see `probes`.
+        watchdog_threshold: Seconds without a sign of life after which a loop counts as stalled; None watches nobody.
+        health_host: For whom probes are answered: by default for this machine alone.
+        clock: The time.
+    """
+
+    def __init__(
+        self,
+        loops: Sequence[SupportsRun],
+        shutdown_timeout: float = 30.0,
+        health_port: int | None = None,
+        watchdog_threshold: float | None = 720.0,
+        *,
+        health_host: str = "127.0.0.1",
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self.loops = tuple(loops)
+        if not self.loops or len({id(loop) for loop in self.loops}) < len(self.loops):
+            raise ValueError(f"loops must be one loop or more, each of them once, got {self.loops!r}")
+        for loop in self.loops:
+            check_loop(loop)
+        self.shutdown_timeout = shutdown_timeout
+        self._clock = clock
+        self._failures: dict[str, BaseException] = {}
+        self._refs: list[LoopRef] = []
+        self._options: dict[str, Any] = {}
+        self._lock = clock.blocking.lock()  # guards _is_stopped together with _thread
+        self._is_stopped = False
+        self._thread: int | None = None
+        self._service = Service(
+            Supervisor(
+                "loop-group",
+                auto_shutdown="all_significant",
+                clock=clock,
+                children=[
+                    ChildSpec(
+                        id=name, start=partial(self._make_actor, loop, name), restart="temporary", significant=True
+                    )
+                    for name, loop in zip(_names(self.loops), self.loops, strict=True)
+                ],
+            ),
+            signals=(),
+            health_port=health_port,
+            health_host=health_host,
+            clock=clock,
+            shutdown_timeout=shutdown_timeout,
+            stall_threshold=watchdog_threshold,
+        )
+
+    def run(
+        self, *, install_signals: bool = True, visibility_timeout: float = 300, wait_time_seconds: float = 20
+    ) -> None:
+        """Run all loops; return when all have ended.
+
+        Args:
+            install_signals: Whether SIGTERM and SIGINT end the group, through the `ShutdownCoordinator`.
+            visibility_timeout: Handed to each loop's ``run``, if that takes it.
+            wait_time_seconds: Likewise.
+
+        Raises:
+            ExceptionGroup: what loops have raised.
+            RuntimeError: if it has been run before.
+        """
+        with self._lock:
+            if self._thread is not None:
+                raise RuntimeError(f"{self!r} has been run before")
+            self._thread = threading.get_ident()
+            if self._is_stopped:
+                return  # and the port for probes is closed already
+        self._options = {"visibility_timeout": visibility_timeout, "wait_time_seconds": wait_time_seconds}
+        coordinator = ShutdownCoordinator.install() if install_signals else None
+        try:
+            if coordinator is not None:
+                coordinator.register(self._triggered, cut_short=self._service.cut_short)
+            self._service.run()
+        finally:
+            if coordinator is not None:
+                coordinator.unregister(self._triggered)
+        if self._failures:
+            raise BaseExceptionGroup(f"{len(self._failures)} loops have failed", list(self._failures.values()))
+
+    def shutdown(self, *, timeout: float | None = None) -> bool:
+        """End all loops together, and wait for that; say whether all ended cleanly.
+
+        Before `run` it is remembered. On a thread of the group itself it does not wait, and returns false.
+
+        Args:
+            timeout: Seconds that all of them together have; `shutdown_timeout` if it is not said.
+        """
+        with self._lock:
+            self._is_stopped = True
+            thread = self._thread
+        if thread is None:
+            if self.probes is not None:
+                self.probes.close()
+            return True
+        seconds = self.shutdown_timeout if timeout is None else timeout
+        self._service.shut_down("LoopGroup.shutdown()", seconds)
+        here = threading.get_ident()
+        if here == thread or any(ref.is_own_thread(here) for ref in self._refs):
+            return self._service.finished.is_ready() and self._is_clean
+        return self._service.finished.wait_ready(seconds + SPARE, self._clock) and self._is_clean
+
+    @property
+    def report(self) -> ShutdownReport | None:
+        """How it ended; None before that."""
+        finished = self._service.finished
+        return finished.wait(0) if finished.is_ready() and not finished.has_failed() else None
+
+    @property
+    def probes(self) -> ProbeServer | None:
+        """What answers probes, with its ``url``."""
+        return self._service.probes
+
+    @property
+    def pending_message_count(self) -> int:
+        """How many messages are in hand."""
+        return self._service.pending_message_count
+
+    def shutdown_ready(self) -> bool:
+        """Say whether nothing is in hand."""
+        return self._service.shutdown_ready()
+
+    def _triggered(self) -> None:
+        coordinator = ShutdownCoordinator.get()
+        self._service.shut_down("the trigger" if coordinator is None else coordinator.reason)
+
+    @property
+    def _is_clean(self) -> bool:
+        report = self.report
+        return report is not None and all(loop.clean for loop in report.loops)
+
+    def _make_actor(self, loop: SupportsRun, name: str) -> LoopActor:
+        run: Any = loop.run
+        taken = _taken(run, self._options)
+        actor = LoopActor(loop, name, clock=self._clock, run=partial(run, **taken))
+        self._refs.append(actor.actor_ref)
+        actor.ended.on_ready(partial(self._note_end, name))
+        return actor
+
+    def _note_end(self, name: str, ended: Ticket[ActorExit]) -> None:
+        cause = ended.wait(0).cause
+        if cause is None or (isinstance(cause, LoopAbandonedError) and self._service.is_closing):
+            return
+        self._failures[name] = cause
+        self._service.shut_down(f"loop {name!r} has failed")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        self.shutdown()
+
+    def __repr__(self) -> str:
+        return f"<LoopGroup of {len(self.loops)} loops>"
+
+
+def _names(loops: Iterable[SupportsRun]) -> list[str]:
+    """Name each loop after its class, with a number if there are several of it."""
+    kinds = [type(loop).__name__ for loop in loops]
+    total, seen = Counter(kinds), Counter[str]()
+    names: list[str] = []
+    for kind in kinds:
+        seen[kind] += 1
+        names.append(kind if total[kind] == 1 else f"{kind}-{seen[kind]}")
+    return names
+
+
+def _taken(run: Any, options: dict[str, Any]) -> dict[str, Any]:
+    """Return those options that a loop's ``run`` takes."""
+    parameters = inspect.signature(run).parameters.values()
+    takes_all = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters)
+    names = {each.name for each in parameters}
+    return {name: value for name, value in options.items() if takes_all or name in names}

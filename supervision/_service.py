@@ -1,0 +1,212 @@
+"""`Service`: runs a tree until it is told to end, and ends it within one budget; `serve` does that for a process."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING, TypedDict, final
+
+from loopwarden._ticket import SharedTicket, Ticket, write
+from loopwarden.clock import SYSTEM_CLOCK, Clock
+from loopwarden.supervision._budget import Budget
+from loopwarden.supervision._census import take_census
+from loopwarden.supervision._probe_server import ProbeServer
+from loopwarden.supervision._prober import Prober
+from loopwarden.supervision._reaper import ReaperActor
+from loopwarden.supervision._scope import DaemonScope
+from loopwarden.supervision._shutdown import Shutdown
+from loopwarden.supervision._signal_relay import SignalRelay
+from loopwarden.supervision._supervisor import Supervisor
+from loopwarden.supervision._supervisor_ref import SupervisorRef
+from loopwarden.supervision._timeouts import Timeouts, log_warnings
+from loopwarden.supervision._watchdog import WatchdogActor
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from typing_extensions import Unpack
+
+    from loopwarden.mailbox import Mailbox
+    from loopwarden.supervision._shutdown import SupportsWaitIdle
+    from loopwarden.supervision._shutdown_report import ShutdownReport
+
+__all__ = ["Service", "TimeoutOptions", "serve"]
+
+
+class TimeoutOptions(TypedDict, total=False):
+    """The time-outs of a process; see `Timeouts` for what each means and its default."""
+
+    shutdown_timeout: float
+    drain_timeout: float | None
+    visibility_timeout: float
+    wait_time_seconds: float
+    longest_handler: float | None
+    stall_threshold: float | None
+    grace: float | None
+
+
+@final
+class Service:
+    """A tree with all that a process needs around it: signals, probes, a watchdog, a reaper, and an end in time.
+
+    Args:
+        tree: The root supervisor: one that is not started, so that signals are heard from the first moment on, or the
+            ref of one that is.
+        mailboxes: Those that the tree works on: reaped while it runs, and closed at the end.
+        pools: Whose work is to be completed before the loops are stopped.
+        signals: What ends it; a second one cuts the drain short, a third one ends the process at once.
+        health_port: Where probes are answered, if at all; 0 finds a free port.
+        health_host: For whom: by default for this machine alone.
+        clock: The time.
+        timeouts: Checked by `Timeouts`.
+    """
+
+    def __init__(
+        self,
+        tree: Supervisor | SupervisorRef,
+        *,
+        mailboxes: Sequence[Mailbox[Any, Any]] = (),
+        pools: Sequence[SupportsWaitIdle] = (),
+        signals: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGINT),
+        health_port: int | None = None,
+        health_host: str = "127.0.0.1",
+        clock: Clock = SYSTEM_CLOCK,
+        **timeouts: Unpack[TimeoutOptions],
+    ) -> None:
+        if not isinstance(tree, Supervisor | SupervisorRef):  # pyright: ignore[reportUnnecessaryIsInstance]  a caller without types
+            raise TypeError(f"tree must be a Supervisor or its ref, got {tree!r}")
+        self.timeouts = Timeouts(**timeouts)
+        self._tree = tree
+        #: The root supervisor.
+        self.ref: SupervisorRef = tree.actor_ref if isinstance(tree, Supervisor) else tree
+        self._mailboxes = tuple(mailboxes)
+        self._pools = tuple(pools)
+        self._signals = tuple(signals)
+        self._clock = clock
+        self._signals_heard = 0
+        self._asked: Ticket[tuple[str, Budget]] = SharedTicket(clock.blocking)
+        self._cut_short: Ticket[None] = SharedTicket(clock.blocking)
+        #: Resolves to the report, when all is over.
+        self.finished: Ticket[ShutdownReport] = SharedTicket(clock.blocking)
+        prober = Prober(
+            [self.ref],
+            is_closing=lambda: self.is_closing,
+            stall_threshold=self.timeouts.stall_threshold or Timeouts().stall_threshold or 0.0,
+            clock=clock,
+        )
+        #: What answers probes, if there is a port for it.
+        self.probes = (
+            None if health_port is None else ProbeServer(prober.answer, port=health_port, host=health_host, clock=clock)
+        )
+
+    def run(self) -> ShutdownReport:
+        """Run until a signal, a `shut_down`, or the end of the tree; return when all is over.
+
+        What the tree raises is in the report, and in its exit code.
+        """
+        log_warnings(self.timeouts)
+        try:
+            report = self._run()
+        except BaseException as error:
+            write(self.finished, error=error)
+            raise
+        write(self.finished, report)
+        return report
+
+    def _run(self) -> ShutdownReport:
+        scope = DaemonScope(clock=self._clock)
+        shutdown = Shutdown(self.ref, self.timeouts, self._cut_short, self._clock)
+        try:
+            if self._signals:
+                scope.enter(SignalRelay(self._hear, self._signals, clock=self._clock))
+            self._start(scope)
+            shutdown.wait_for(self._asked)
+            if self._asked.is_ready():
+                _, budget = self._asked.wait(0)
+                shutdown.conduct(budget, self._pools)
+        except BaseException:  # a Ctrl-C that nobody relays: what is in hand goes back, and then it is raised
+            self.cut_short()
+            if not isinstance(self._tree, Supervisor) or self._tree.is_launched:
+                shutdown.force()
+            scope.shutdown_all()
+            raise
+        shutdown.close(scope, self._mailboxes)
+        return shutdown.report(self._asked)
+
+    def _start(self, scope: DaemonScope) -> None:
+        if self.probes is not None:
+            scope.spawn(self.probes.serve, name="health")
+        if isinstance(self._tree, Supervisor):
+            self._tree.launch()
+        if self.timeouts.stall_threshold is not None:
+            watchdog = WatchdogActor([self.ref], stall_threshold=self.timeouts.stall_threshold, clock=self._clock)
+            scope.spawn(watchdog)
+        if self._mailboxes:
+            scope.spawn(ReaperActor(self._mailboxes, clock=self._clock))
+
+    def shut_down(self, reason: str = "asked to", timeout: float | None = None) -> None:
+        """Ask for the end, without waiting for it; from any thread, also in a signal handler. The first one counts.
+
+        Args:
+            reason: For the report.
+            timeout: The budget in seconds, instead of ``shutdown_timeout``.
+        """
+        seconds = self.timeouts.shutdown_timeout if timeout is None else timeout
+        write(self._asked, (reason, Budget(self._clock.monotonic(), seconds)))
+
+    def cut_short(self) -> None:
+        """Ask for the end at once: what is in hand goes back, and whoever has it is given up."""
+        self.shut_down("asked to, at once", 0.0)
+        write(self._cut_short)
+
+    @property
+    def is_closing(self) -> bool:
+        """True from the first request to end on."""
+        return self._asked.is_ready()
+
+    @property
+    def pending_message_count(self) -> int:
+        """How many messages are in hand in the whole tree; blocks for as long as the loops take to say so."""
+        return sum(len(status.in_hand) for status in take_census([self.ref], clock=self._clock).loops)
+
+    def shutdown_ready(self) -> bool:
+        """Say whether nothing is in hand, so that an end now would cut nothing in half."""
+        return self.pending_message_count == 0
+
+    def _hear(self, number: int) -> None:
+        self._signals_heard += 1
+        if self._signals_heard > 1:
+            self.cut_short()
+        self.shut_down(signal.Signals(number).name)
+
+    def __repr__(self) -> str:
+        state = "finished" if self.finished.is_ready() else "closing" if self.is_closing else "open"
+        return f"<Service of {self.ref}, {state}>"
+
+
+def serve(
+    tree: Supervisor | SupervisorRef,
+    *,
+    mailboxes: Sequence[Mailbox[Any, Any]] = (),
+    pools: Sequence[SupportsWaitIdle] = (),
+    signals: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGINT),
+    health_port: int | None = None,
+    health_host: str = "127.0.0.1",
+    clock: Clock = SYSTEM_CLOCK,
+    **timeouts: Unpack[TimeoutOptions],
+) -> ShutdownReport:
+    """Run a tree until a signal, or its own end; then end it within one budget. See `Service` for the arguments.
+
+    It never exits the process: ``sys.exit(serve(tree).exit_code)`` does.
+    """
+    service = Service(
+        tree,
+        mailboxes=mailboxes,
+        pools=pools,
+        signals=signals,
+        health_port=health_port,
+        health_host=health_host,
+        clock=clock,
+        **timeouts,
+    )
+    return service.run()

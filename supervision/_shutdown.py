@@ -1,0 +1,186 @@
+"""`Shutdown`: ends a tree within one budget, phase by phase."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol, final
+
+import pykka
+
+from loopwarden._log import describe, report
+from loopwarden._ticket import Ticket, write
+from loopwarden.actors import AbandonRequest, ShutdownConfirmRequest, ShutdownRequest
+from loopwarden.actors._helper import run_apart
+from loopwarden.supervision._closing import CloseDown
+from loopwarden.supervision._shutdown_report import (
+    Phase,
+    PhaseReport,
+    ShutdownReport,
+    exit_code_of,
+    reports_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from loopwarden.actors import ShutdownResult
+    from loopwarden.clock import Clock
+    from loopwarden.mailbox import Mailbox
+    from loopwarden.supervision._budget import Budget
+    from loopwarden.supervision._scope import DaemonScope
+    from loopwarden.supervision._supervisor_ref import SupervisorRef
+    from loopwarden.supervision._timeouts import Timeouts
+
+__all__ = ["Shutdown", "SupportsWaitIdle"]
+
+#: Seconds that a tree has to end once all of it was given up, which takes it milliseconds unless a store hangs; and
+#: that mailboxes have to close.
+LAST_SECONDS = 2.0
+
+
+class SupportsWaitIdle(Protocol):
+    """Work beside the loops, which may still hand its results to them."""
+
+    def wait_idle(self, timeout: float) -> bool:
+        """Block until there is none, or ``timeout`` seconds have passed; say which."""
+        ...
+
+
+@final
+class Shutdown:
+    """Belongs to the thread that runs the service, and blocks it.
+
+    Args:
+        ref: The root supervisor.
+        timeouts: How long what may take.
+        cut_short: Resolves if nobody wants to wait any more.
+        clock: The time.
+    """
+
+    def __init__(self, ref: SupervisorRef, timeouts: Timeouts, cut_short: Ticket[None], clock: Clock) -> None:
+        self._ref = ref
+        self._timeouts = timeouts
+        self._cut_short = cut_short
+        self._clock = clock
+        self._phases: list[PhaseReport] = []
+
+    def wait_for(self, ticket: Ticket[Any], seconds: float | None = None) -> bool:
+        """Wait for a ticket, but not longer than the tree lives, or than somebody wants to wait."""
+        first: Ticket[None] = Ticket(self._clock.blocking)
+        for each in (ticket, self._ref.ended, self._cut_short):
+            each.on_ready(lambda _: write(first))
+        first.wait_ready(seconds, self._clock)
+        return ticket.is_ready()
+
+    def conduct(self, budget: Budget, pools: Sequence[SupportsWaitIdle]) -> None:
+        """End the tree within a budget: phases 1 to 4."""
+        closed: Ticket[int] = Ticket(self._clock.blocking)
+        drained: Ticket[int] = Ticket(self._clock.blocking)
+
+        def not_ready() -> bool:
+            with suppress(pykka.ActorDeadError):
+                self._ref.tell(CloseDown(budget, closed, drained))
+            return self.wait_for(closed, self._left(budget)) or self._has_ended
+
+        self._phase("not ready", not_ready)
+        in_hand = closed.wait(0) if closed.is_ready() else 0
+        report(logging.INFO, "drain begins: %d messages in hand, %g s to complete them", in_hand, budget.seconds)
+        self._phase("drain", partial(self._drain, drained, budget))
+        if pools:
+            self._phase("offload", lambda: all(self._wait_idle(pool, budget) for pool in pools))
+        self._phase("loops", partial(self._stop, budget))
+
+    def _drain(self, drained: Ticket[int], budget: Budget) -> bool:
+        began = self._clock.monotonic()
+        limit = min(self._left(budget), max(0.0, budget.began + self._timeouts.drain_timeout - began))
+        self.wait_for(drained, limit)
+        took = self._clock.monotonic() - began
+        left = drained.wait(0) if drained.is_ready() else None
+        if left == 0 or self._has_ended:
+            report(logging.INFO, "drain ended after %.3f s: nothing is in hand any more", took)
+            return True
+        count = "some" if left is None else left
+        text = "drain is over after %.3f s (drain_timeout %g s): %s messages are still in hand"
+        report(logging.WARNING, text, took, self._timeouts.drain_timeout, count)
+        return False
+
+    def _wait_idle(self, pool: SupportsWaitIdle, budget: Budget) -> bool:
+        answer: Ticket[bool] = Ticket(self._clock.blocking)
+        left = self._left(budget)
+        idle = run_apart(lambda: write(answer, pool.wait_idle(left)), "loopwarden-wait-idle", self._clock.blocking)
+        self.wait_for(idle, left)
+        return answer.is_ready() and answer.wait(0)
+
+    def _stop(self, budget: Budget) -> bool:
+        self._ref.send(ShutdownRequest(timeout=self._left(budget)))
+        if not self._cut_short.is_ready():
+            self.wait_for(self._ref.ended, self._left(budget))
+        if self._has_ended:
+            return True
+        self.force()
+        return False
+
+    def force(self) -> None:
+        """Give up whoever has not ended; what they have in hand goes back."""
+        if self._has_ended:
+            return
+        text = "the shutdown is cut off (shutdown_timeout %g s): whoever has not ended is given up"
+        report(logging.WARNING, text, self._timeouts.shutdown_timeout)
+        self._ref.send(AbandonRequest(reason="the time for the shutdown is over"))
+        self._ref.ended.wait_ready(LAST_SECONDS, self._clock)
+
+    def close(self, scope: DaemonScope, mailboxes: Sequence[Mailbox[Any, Any]]) -> None:
+        """Stop the daemons and close the mailboxes: phase 5."""
+
+        def close() -> bool:
+            try:
+                scope.shutdown_all()
+            except BaseExceptionGroup as errors:
+                report(logging.ERROR, "a daemon has failed", error=errors)
+            closing = [run_apart(each.close, f"{each.name}-close", self._clock.blocking) for each in mailboxes]
+            deadline = self._clock.monotonic() + LAST_SECONDS
+            return all(each.wait_ready(max(0.0, deadline - self._clock.monotonic()), self._clock) for each in closing)
+
+        self._phase("close", close)
+
+    def report(self, asked: Ticket[tuple[str, Budget]]) -> ShutdownReport:
+        """Say how it went."""
+        now = self._clock.monotonic()
+        result = self._result()
+        cause = self._ref.ended.wait(0).cause if self._has_ended else None
+        reason, began, seconds = "the tree has ended", now, self._timeouts.shutdown_timeout
+        if asked.is_ready():
+            reason, budget = asked.wait(0)
+            began, seconds = budget.began, budget.seconds
+        loops = reports_of(result)
+        in_time = self._has_ended and all(phase.completed for phase in self._phases if phase.name == "loops")
+        gave_up = cause is not None and in_time
+        self._ref.has_told = True
+        return ShutdownReport(
+            reason=reason,
+            exit_code=exit_code_of(loops, gave_up=gave_up, in_time=in_time),
+            budget=seconds,
+            duration=now - began,
+            phases=tuple(self._phases),
+            loops=loops,
+            error=describe(cause) if cause is not None and gave_up else None,
+        )
+
+    def _result(self) -> ShutdownResult:
+        if self._has_ended:
+            return self._ref.send(ShutdownConfirmRequest()).wait(LAST_SECONDS)
+        return self._ref.send(ShutdownRequest(timeout=0.0)).wait(LAST_SECONDS)
+
+    @property
+    def _has_ended(self) -> bool:
+        return self._ref.ended.is_ready()
+
+    def _left(self, budget: Budget) -> float:
+        return budget.left(self._clock.monotonic())
+
+    def _phase(self, name: Phase, do: Callable[[], bool]) -> None:
+        began = self._clock.monotonic()
+        completed = do()
+        self._phases.append(PhaseReport(name=name, duration=self._clock.monotonic() - began, completed=completed))
