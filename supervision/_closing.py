@@ -99,11 +99,8 @@ class Closing:
         """Note that the time of a child is over; true if it has nothing in hand, and can be stopped."""
         if self._held.pop(tenure.incarnation, None) is None:
             return False
-        drain = self._drains[tenure.incarnation]
-        if not drain.is_ready() or drain.has_failed():
-            return False
-        status: object = drain.wait(0)
-        return not isinstance(status, IntakeStatus) or status.drained
+        drain = self._drains.pop(tenure.incarnation)  # so that it is not kept again
+        return drain.is_ready() and _in_hand(drain) == 0
 
     def release(self) -> tuple[Tenure, ...]:
         """Return those that are to be stopped now; nobody is kept any more."""

@@ -127,11 +127,11 @@ class Household:
 
     def results(self) -> tuple[ShutdownResult, ...]:
         """Return how all children have ended, also those that were down before."""
-        down = (child for child in self.family.roster.children.values() if child.id not in self.endings)
-        return (
-            *self.endings.values(),
-            *(Directory.result_of(child.id, child.last_error, was_down=True) for child in down),
-        )
+        results = {
+            child.id: Directory.result_of(child.id, child.last_error, was_down=True)
+            for child in self.family.roster.children.values()
+        }
+        return tuple((results | self.endings).values())
 
     def kill(self, reason: str) -> None:
         """Give all children up, and then finish."""

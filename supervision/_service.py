@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 from typing import TYPE_CHECKING, TypedDict, final
 
@@ -86,6 +87,7 @@ class Service:
         self._signals_heard = 0
         self._asked: Ticket[tuple[str, Budget]] = SharedTicket(clock.blocking)
         self._cut_short: Ticket[None] = SharedTicket(clock.blocking)
+        self._shutdown = Shutdown(self.ref, self.timeouts, self._cut_short, clock)
         #: Resolves to the report, when all is over.
         self.finished: Ticket[ShutdownReport] = SharedTicket(clock.blocking)
         prober = Prober(
@@ -115,7 +117,7 @@ class Service:
 
     def _run(self) -> ShutdownReport:
         scope = DaemonScope(clock=self._clock)
-        shutdown = Shutdown(self.ref, self.timeouts, self._cut_short, self._clock)
+        shutdown = self._shutdown
         try:
             if self._signals:
                 scope.enter(SignalRelay(self._hear, self._signals, clock=self._clock))
@@ -152,6 +154,8 @@ class Service:
             timeout: The budget in seconds, instead of ``shutdown_timeout``.
         """
         seconds = self.timeouts.shutdown_timeout if timeout is None else timeout
+        if type(seconds) not in {int, float} or not 0 <= seconds < math.inf:
+            raise ValueError(f"timeout must be a number of seconds from 0 on, got {timeout!r}")
         write(self._asked, (reason, Budget(self._clock.monotonic(), seconds)))
 
     def cut_short(self) -> None:
@@ -163,6 +167,11 @@ class Service:
     def is_closing(self) -> bool:
         """True from the first request to end on."""
         return self._asked.is_ready()
+
+    @property
+    def intake_closed(self) -> Ticket[int]:
+        """Resolves when the shutdown has made everybody take no more, to how many messages are in hand then."""
+        return self._shutdown.intake_closed
 
     @property
     def pending_message_count(self) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, final
 import pykka
 
 from loopwarden._log import describe, report
-from loopwarden._ticket import Ticket, write
+from loopwarden._ticket import SharedTicket, Ticket, write
 from loopwarden.actors import AbandonRequest, ShutdownConfirmRequest, ShutdownRequest
 from loopwarden.actors._helper import run_apart
 from loopwarden.supervision._closing import CloseDown
@@ -38,6 +38,8 @@ __all__ = ["Shutdown", "SupportsWaitIdle"]
 #: Seconds that a tree has to end once all of it was given up, which takes it milliseconds unless a store hangs; and
 #: that mailboxes have to close.
 LAST_SECONDS = 2.0
+#: Seconds that loops have to end that have nothing in hand, when nobody wants to wait for the others.
+MOMENT = 0.25
 
 
 class SupportsWaitIdle(Protocol):
@@ -65,6 +67,8 @@ class Shutdown:
         self._cut_short = cut_short
         self._clock = clock
         self._phases: list[PhaseReport] = []
+        #: Resolves when nobody takes messages any more, to how many are in hand then.
+        self.intake_closed: Ticket[int] = SharedTicket(clock.blocking)
 
     def wait_for(self, ticket: Ticket[Any], seconds: float | None = None) -> bool:
         """Wait for a ticket, but not longer than the tree lives, or than somebody wants to wait."""
@@ -76,7 +80,7 @@ class Shutdown:
 
     def conduct(self, budget: Budget, pools: Sequence[SupportsWaitIdle]) -> None:
         """End the tree within a budget: phases 1 to 4."""
-        closed: Ticket[int] = Ticket(self._clock.blocking)
+        closed = self.intake_closed
         drained: Ticket[int] = Ticket(self._clock.blocking)
 
         def not_ready() -> bool:
@@ -93,10 +97,9 @@ class Shutdown:
         self._phase("loops", partial(self._stop, budget))
 
     def _drain(self, drained: Ticket[int], budget: Budget) -> bool:
-        began = self._clock.monotonic()
-        limit = min(self._left(budget), max(0.0, budget.began + self._timeouts.drain_timeout - began))
-        self.wait_for(drained, limit)
-        took = self._clock.monotonic() - began
+        used = self._clock.monotonic() - budget.began
+        self.wait_for(drained, max(0.0, min(budget.seconds, self._timeouts.drain_timeout) - used))
+        took = self._clock.monotonic() - budget.began
         left = drained.wait(0) if drained.is_ready() else None
         if left == 0 or self._has_ended:
             report(logging.INFO, "drain ended after %.3f s: nothing is in hand any more", took)
@@ -115,9 +118,9 @@ class Shutdown:
 
     def _stop(self, budget: Budget) -> bool:
         self._ref.send(ShutdownRequest(timeout=self._left(budget)))
-        if not self._cut_short.is_ready():
-            self.wait_for(self._ref.ended, self._left(budget))
-        if self._has_ended:
+        self.wait_for(self._ref.ended, self._left(budget))
+        # Also if nobody wants to wait, those that have nothing in hand may end by themselves.
+        if self._ref.ended.wait_ready(MOMENT if self._cut_short.is_ready() else 0.0, self._clock):
             return True
         self.force()
         return False

@@ -1,0 +1,356 @@
+"""One budget: phases in their order, shares by priority, and a report of everything."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pykka
+import pytest
+from nursery import Nursery
+
+from loopwarden import ChildSpec, DrainRequest, MailboxLoop, ShutdownRequest, Supervisor, Ticket
+from loopwarden._blocking import SYSTEM
+from loopwarden._ticket import settle
+from loopwarden.clock import SYSTEM_CLOCK, Clock
+from loopwarden.mailbox import InMemoryMailbox, Message
+from loopwarden.supervision import ExitCode, Service, ShutdownReport
+from loopwarden.testing import FakeClock, Hold
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Box = InMemoryMailbox[Any, Any]
+Mail = Message[Any, Any]
+
+
+def spec(jobs: Box, handler: Callable[[Mail], object], clock: Clock, name: str = "loop", **options: Any) -> ChildSpec:
+    prefetch = options.pop("prefetch", 1)
+    start = partial(MailboxLoop[Any], jobs, handler, clock=clock, prefetch=prefetch)
+    return ChildSpec(id=name, start=start, **options)
+
+
+def serving(clock: Clock, *children: ChildSpec, **options: Any) -> tuple[Service, Ticket[ShutdownReport]]:
+    strategy = options.pop("strategy", "one_for_one")
+    tree = Supervisor("tree", children=children, strategy=strategy, clock=clock)
+    service = Service(tree, signals=(), stall_threshold=None, clock=clock, **options)
+    returned: Ticket[ShutdownReport] = Ticket()
+    SYSTEM.start_thread(lambda: settle(returned, service.run), "service")
+    service.ref.ready.wait_ready(5)
+    return service, returned
+
+
+class Beside(pykka.ThreadingActor):
+    """Says when it is stopped."""
+
+    def __init__(self, stopped: Ticket[None]) -> None:
+        super().__init__()
+        self._stopped = stopped
+
+    def on_stop(self) -> None:
+        self._stopped.complete(None)
+
+
+def phases(report: ShutdownReport) -> list[tuple[str, bool]]:
+    return [(phase.name, phase.completed) for phase in report.phases]
+
+
+def test_an_idle_tree_ends_at_once_and_cleanly(clock: FakeClock, jobs: Box) -> None:
+    service, returned = serving(clock, spec(jobs, print, clock, "a"), spec(jobs, print, clock, "b"))
+
+    service.shut_down("the test")
+    report = returned.wait(5)
+
+    assert (report.exit_code, report.reason, report.budget, report.error) == (ExitCode.OK, "the test", 30.0, None)
+    assert phases(report) == [("not ready", True), ("drain", True), ("loops", True), ("close", True)]
+    assert [(loop.path, loop.clean) for loop in report.loops] == [("a", True), ("b", True)]
+    assert service.finished.wait(0) is report
+    assert "2 of 2 ended cleanly" in str(report)
+
+
+def test_what_is_in_hand_completes_and_the_rest_goes_back_in_its_order(clock: FakeClock, jobs: Box) -> None:
+    jobs.send_many(list(range(10)))
+    with Hold() as hold:
+        service, returned = serving(clock, spec(jobs, hold, clock, prefetch=10))
+        hold.wait_reached()
+        pending = service.pending_message_count
+        service.shut_down()
+        back = [message.body for _ in range(9) for message in jobs.receive(wait_time_seconds=5)]
+
+        assert (pending, service.shutdown_ready(), service.is_closing) == (1, False, True)
+        assert back == list(range(1, 10))
+        assert not returned.is_ready()
+    report = returned.wait(5)
+    assert (report.counts, report.exit_code) == ({"returned": 9, "done": 1}, ExitCode.OK)
+
+
+@pytest.mark.parametrize(("priority", "share"), [("background", 0.5), ("normal", 0.8), ("critical", 1.0)], ids=str)
+def test_a_loop_is_given_up_when_its_share_of_the_budget_is_over(
+    clock: FakeClock, jobs: Box, priority: str, share: float
+) -> None:
+    message_id = jobs.send("stuck")
+    with Hold() as hold:
+        service, returned = serving(clock, spec(jobs, hold, clock, priority=priority), shutdown_timeout=100)
+        hold.wait_reached()
+        service.shut_down()
+        service.intake_closed.wait(5)
+        clock.advance(100 * share - 1)
+        before = jobs.receive()
+        clock.advance(1)
+        [again] = jobs.receive(wait_time_seconds=20)
+        report = returned.wait(5)
+
+        assert (before, again.id, again.delivery_count) == ([], message_id, 2)
+        [loop] = report.loops
+        assert (loop.clean, loop.abandoned, [fate.fate for fate in loop.fates]) == (False, True, ["abandoned"])
+        assert loop.stack is not None
+        assert "_hold.py" in loop.stack
+        assert report.exit_code is ExitCode.DRAIN_TIMED_OUT
+        assert "given up" in str(report)
+
+
+def test_loops_that_are_done_do_not_wait_for_the_others_share(clock: FakeClock, jobs: Box) -> None:
+    other: Box = InMemoryMailbox("other", clock=clock)
+    other.send("long")
+    with Hold() as hold:
+        service, returned = serving(
+            clock, spec(jobs, print, clock, "idle", priority="background"), spec(other, hold, clock, "long")
+        )
+        hold.wait_reached()
+        service.shut_down()
+        service.ref.child("idle").send(DrainRequest()).wait(5)
+        service.intake_closed.wait(5)
+        clock.advance(20)  # of 24, and the share of the idle one is over
+    report = returned.wait(5)
+    assert [(loop.path, loop.clean) for loop in report.loops] == [("idle", True), ("long", True)]
+    other.close()
+
+
+def test_the_drain_timeout_ends_the_drain_and_not_the_message(
+    clock: FakeClock, jobs: Box, caplog: pytest.LogCaptureFixture
+) -> None:
+    jobs.send("long")
+    stopped: Ticket[None] = Ticket()
+    beside = ChildSpec(id="beside", actor=Beside, args=(stopped,))
+    with Hold() as hold:
+        service, returned = serving(clock, spec(jobs, hold, clock), beside, shutdown_timeout=100, drain_timeout=10)
+        hold.wait_reached()
+        service.shut_down()
+        service.intake_closed.wait(5)
+        clock.advance(9)
+        was_stopped = stopped.is_ready()
+        clock.advance(1)
+        stopped.wait(5)  # actors that take no messages of their own are there until the drain is over
+
+        assert not was_stopped
+    report = returned.wait(5)
+    assert phases(report) == [("not ready", True), ("drain", False), ("loops", True), ("close", True)]
+    assert (report.counts, report.exit_code) == ({"done": 1}, ExitCode.OK)
+    assert "drain is over after 10.000 s (drain_timeout 10 s): " in caplog.text
+
+
+def test_the_drain_is_logged_with_its_counts(clock: FakeClock, jobs: Box, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "loopwarden")
+    jobs.send("in hand")
+    with Hold() as hold:
+        service, returned = serving(clock, spec(jobs, hold, clock))
+        hold.wait_reached()
+        service.shut_down()
+        service.intake_closed.wait(5)
+    returned.wait(5)
+    assert "drain begins: 1 messages in hand, 30 s to complete them" in caplog.text
+    assert "drain ended after 0.000 s: nothing is in hand any more" in caplog.text
+
+
+def test_a_second_request_cuts_it_short(jobs: Box, caplog: pytest.LogCaptureFixture) -> None:
+    other: Box = InMemoryMailbox("other")
+    message_id = jobs.send("stuck")
+    with Hold() as hold:
+        real = SYSTEM_CLOCK
+        service, returned = serving(real, spec(jobs, hold, real, "stuck"), spec(other, print, real, "idle"))
+        hold.wait_reached()
+        service.shut_down()
+        service.intake_closed.wait(5)
+        service.cut_short()
+        report = returned.wait(5)
+
+        assert jobs.receive()[0].id == message_id
+        assert {loop.path: loop.clean for loop in report.loops} == {"stuck": False, "idle": True}
+        assert (report.exit_code, phases(report)[1]) == (ExitCode.DRAIN_TIMED_OUT, ("drain", False))
+        assert "the shutdown is cut off" in caplog.text
+    other.close()
+
+
+def test_a_tree_that_gives_up_ends_the_service_with_its_cause(clock: FakeClock) -> None:
+    nursery = Nursery()
+    failing = nursery.spec("failing").model_copy(update={"intensity": None})
+    tree = Supervisor("tree", children=[failing], intensity=0, clock=clock)
+    service = Service(tree, signals=(), stall_threshold=None, clock=clock)
+    returned: Ticket[ShutdownReport] = Ticket()
+    SYSTEM.start_thread(lambda: settle(returned, service.run), "service")
+    service.ref.ready.wait_ready(5)
+
+    nursery.loops["failing"][0].post(_fail)
+    report = returned.wait(5)
+
+    assert (report.exit_code, report.reason) == (ExitCode.GAVE_UP, "the tree has ended")
+    assert "SupervisorGaveUp" in str(report.error)
+    assert phases(report) == [("close", True)]
+    assert [(loop.path, loop.clean) for loop in report.loops] == [("failing", False)]
+
+
+def test_a_shutdown_request_to_the_tree_ends_the_service_too(clock: FakeClock, jobs: Box) -> None:
+    service, returned = serving(clock, spec(jobs, print, clock))
+
+    service.ref.send(ShutdownRequest()).wait(5)
+
+    assert (returned.wait(5).exit_code, returned.wait(5).reason) == (ExitCode.OK, "the tree has ended")
+
+
+def test_a_shutdown_while_the_first_factory_is_held_ends_in_time(clock: FakeClock) -> None:
+    with Hold() as hold:
+        tree = Supervisor("tree", children=[ChildSpec(id="slow", start=hold)], clock=clock)
+        service = Service(tree, signals=(), stall_threshold=None, clock=clock)
+        returned: Ticket[ShutdownReport] = Ticket()
+        SYSTEM.start_thread(lambda: settle(returned, service.run), "service")
+        hold.wait_reached()
+        service.shut_down()
+        service.intake_closed.wait(5)
+        clock.advance(24)
+
+        report = returned.wait(5)
+        assert (report.exit_code, [loop.path for loop in report.loops]) == (ExitCode.DRAIN_TIMED_OUT, ["slow"])
+
+
+def test_nobody_is_started_again_while_the_tree_is_drained(clock: FakeClock, jobs: Box) -> None:
+    other: Box = InMemoryMailbox("other", clock=clock)
+    jobs.send("long")
+    other.send("dies")
+    deaths = Hold()
+
+    def die(message: Mail) -> None:
+        deaths(message)
+        raise SystemExit
+
+    with Hold() as hold, deaths:
+        service, returned = serving(clock, spec(jobs, hold, clock, "long"), spec(other, die, clock, "dies"))
+        hold.wait_reached()
+        deaths.wait_reached()
+        service.shut_down()
+        service.intake_closed.wait(5)
+        events = service.ref.subscribe()
+        deaths.release()
+        exited = events.wait_for("exited", "dies")
+        clock.advance(2)
+
+        assert [child.state.value for child in service.ref.children()] == ["stopping", "down"]
+        assert "SystemExit" in str(exited.cause)
+    report = returned.wait(5)
+    assert {loop.path: loop.clean for loop in report.loops} == {"long": True, "dies": False}
+    assert (report.exit_code, report.counts) == (ExitCode.OK, {"done": 1, "returned": 1})
+    other.close()
+
+
+@pytest.mark.parametrize("strategy", ["one_for_all", "rest_for_one"])
+def test_a_group_is_drained_together_and_stopped_in_reverse(clock: FakeClock, jobs: Box, strategy: str) -> None:
+    nursery = Nursery()
+    jobs.send("long")
+    with Hold() as hold:
+        service, returned = serving(
+            clock,
+            nursery.spec("first"),
+            spec(jobs, hold, clock, "second"),
+            spec(jobs, print, clock, "third"),
+            strategy=strategy,
+        )
+        events = service.ref.subscribe()
+        hold.wait_reached()
+        service.shut_down()
+        service.intake_closed.wait(5)
+        jobs.send("nobody takes it")
+        states = [child.state.value for child in service.ref.children()]
+
+        assert states == ["up", "up", "stopping"]  # it is the turn of the third, which is kept until all are drained
+    report = returned.wait(5)
+    assert [event.child for event in events if event.kind == "exited"] == ["third", "second", "first"]
+    assert all(loop.clean for loop in report.loops)
+    assert jobs.approximate_count() == 1
+
+
+def test_loops_below_are_named_with_those_above(clock: FakeClock, jobs: Box) -> None:
+    inner = ChildSpec(id="inner", start=lambda: Supervisor("inner", children=[spec(jobs, print, clock)], clock=clock))
+    service, returned = serving(clock, inner)
+
+    service.shut_down()
+
+    assert [loop.path for loop in returned.wait(5).loops] == ["inner/loop"]
+
+
+def test_a_loop_below_is_given_up_in_time_too(clock: FakeClock, jobs: Box) -> None:
+    jobs.send("stuck")
+    with Hold() as hold:
+        children = [spec(jobs, hold, clock, priority="background")]
+        inner = ChildSpec(id="inner", start=lambda: Supervisor("inner", children=children, clock=clock))
+        service, returned = serving(clock, inner)
+        hold.wait_reached()
+        service.shut_down()
+        service.intake_closed.wait(5)
+        clock.advance(15)
+
+        [loop] = returned.wait(5).loops
+        assert (loop.path, loop.abandoned) == ("inner/loop", True)
+
+
+def test_other_peoples_loops_are_stopped_at_once_because_they_cannot_be_paused(clock: FakeClock, jobs: Box) -> None:
+    nursery = Nursery()
+    jobs.send("long")
+    with Hold() as hold:
+        service, returned = serving(clock, nursery.spec("foreign"), spec(jobs, hold, clock))
+        hold.wait_reached()
+        service.shut_down()
+        asked = nursery.loops["foreign"][0].stop_asked.wait_ready(5)
+
+        assert asked
+    assert returned.wait(5).exit_code is ExitCode.OK
+
+
+def test_pools_are_waited_for_before_the_loops_are_stopped(clock: FakeClock, jobs: Box) -> None:
+    with Hold() as hold:
+
+        class Pool:
+            def wait_idle(self, timeout: float) -> bool:
+                hold(timeout)
+                return True
+
+        service, returned = serving(clock, spec(jobs, print, clock), pools=[Pool()])
+        service.shut_down()
+        hold.wait_reached()
+
+        assert service.ref.child("loop").is_alive()
+    assert phases(returned.wait(5))[2] == ("offload", True)
+
+
+@pytest.mark.parametrize("timeout", [-1, float("nan"), float("inf"), "5", True], ids=str)
+def test_a_time_that_is_none_is_refused_by_name(clock: FakeClock, timeout: Any) -> None:
+    service = Service(Supervisor("tree", clock=clock), signals=(), clock=clock)
+
+    with pytest.raises(ValueError, match="timeout must be a number of seconds from 0 on"):
+        service.shut_down("", timeout)
+
+
+def test_only_a_tree_can_be_served() -> None:
+    with pytest.raises(TypeError, match="tree must be a Supervisor or its ref, got 'tree'"):
+        Service("tree")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  a caller without types
+
+
+def test_mailboxes_are_closed_at_the_end(clock: FakeClock, jobs: Box) -> None:
+    service, returned = serving(clock, spec(jobs, print, clock), mailboxes=[jobs])
+    service.shut_down()
+    returned.wait(5)
+
+    assert jobs.closed
+
+
+def _fail() -> None:
+    raise ValueError("no")

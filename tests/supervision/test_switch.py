@@ -1,0 +1,152 @@
+"""Pause, drain and resume: of a child, of a supervisor, of a whole tree."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pykka
+import pytest
+from nursery import Nursery, crash, supervising
+
+from loopwarden import ChildSpec, HealthCheckRequest, MailboxLoop, Supervisor, Ticket
+from loopwarden._backoff import Backoff
+from loopwarden.actors import Activity, DrainRequest, PauseRequest, ResumeRequest
+from loopwarden.errors import ChildNotFoundError, UnsupportedRequestError
+from loopwarden.mailbox import InMemoryMailbox, Message
+from loopwarden.testing import FakeClock, Hold
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from loopwarden.actors import ControlRef
+
+Box = InMemoryMailbox[Any, Any]
+
+
+def spec(
+    jobs: Box, handler: Callable[[Message[Any, Any]], object], clock: FakeClock, name: str = "loop", **options: Any
+) -> ChildSpec:
+    return ChildSpec(id=name, start=partial(MailboxLoop[Any], jobs, handler, clock=clock), **options)
+
+
+def activity(ref: ControlRef) -> Activity | None:
+    return ref.send(HealthCheckRequest()).wait(5).activity
+
+
+def test_a_supervisor_pauses_and_resumes_all_that_is_below_it(jobs: Box, clock: FakeClock) -> None:
+    seen: Ticket[Any] = Ticket()
+    handle = partial(_take, seen)
+    inner = ChildSpec(
+        id="inner", start=lambda: Supervisor("inner", children=[spec(jobs, handle, clock, "deep")], clock=clock)
+    )
+    with supervising(clock=clock, children=[spec(jobs, handle, clock, "flat"), inner]) as boss:
+        drained = boss.send(DrainRequest(timeout=5)).wait(5)
+        jobs.send("later")
+        paused = activity(boss.child("flat"))
+        resumed = boss.send(ResumeRequest()).wait(5)
+
+        assert (drained.taking, drained.drained, drained.loop_name) == (False, True, "boss")
+        assert [child.loop_name for child in drained.children] == ["flat", "inner"]
+        assert [child.loop_name for child in drained.children[1].children] == ["deep"]
+        assert (paused, resumed.taking, seen.wait(5)) == (Activity.PAUSED, True, "later")
+
+
+def test_the_counts_of_a_tree_are_those_of_all_loops(jobs: Box, clock: FakeClock) -> None:
+    jobs.send("in hand")
+    with (
+        Hold() as hold,
+        supervising(clock=clock, children=[spec(jobs, hold, clock), spec(jobs, hold, clock, "idle")]) as boss,
+    ):
+        hold.wait_reached()
+        paused = boss.send(PauseRequest()).wait(5)
+        drained = boss.send(DrainRequest(timeout=60))
+        hold.release()
+
+        assert (paused.in_hand, paused.drained, paused.taking) == (1, False, False)
+        assert (drained.wait(5).done, drained.wait(5).in_hand, drained.wait(5).drained) == (1, 0, True)
+
+
+def test_a_child_that_is_added_to_a_paused_supervisor_waits_too(jobs: Box, clock: FakeClock) -> None:
+    with supervising(clock=clock) as boss:
+        boss.send(PauseRequest()).wait(5)
+        jobs.send("later")
+        child = boss.spawn(spec(jobs, lambda message: None, clock))
+        inner = boss.spawn(
+            ChildSpec(
+                id="inner",
+                start=lambda: Supervisor("inner", children=[spec(jobs, lambda message: None, clock)], clock=clock),
+            )
+        )
+
+        assert child.send(DrainRequest()).wait(5).drained
+        assert inner.send(DrainRequest()).wait(5).drained
+        assert jobs.approximate_count() == 1
+
+
+@pytest.mark.parametrize("whom", ["child", "supervisor"])
+def test_a_pause_holds_over_restarts(jobs: Box, clock: FakeClock, whom: str) -> None:
+    with supervising(clock=clock, children=[spec(jobs, lambda message: None, clock)]) as boss:
+        child, events = boss.child("loop"), boss.subscribe()
+        (boss if whom == "supervisor" else child).send(PauseRequest()).wait(5)
+        jobs.send("later")
+        crash(child)
+        events.wait_for("started")
+
+        assert child.send(DrainRequest()).wait(5).drained
+        assert (activity(child), jobs.approximate_count()) == (Activity.PAUSED, 1)
+
+
+def test_a_child_that_is_not_there_is_paused_for_its_next_life(jobs: Box, clock: FakeClock) -> None:
+    slow = spec(jobs, lambda message: None, clock, backoff=Backoff(minimum=10, jitter=0))
+    with supervising(clock=clock, children=[slow]) as boss:
+        child, events = boss.child("loop"), boss.subscribe()
+        crash(child)
+        events.wait_for("restarting")
+        paused = child.send(PauseRequest()).wait(5)
+        clock.advance(10)
+        events.wait_for("started")
+        jobs.send("later")
+
+        assert (paused.taking, paused.drained) == (False, True)
+        assert child.send(DrainRequest()).wait(5).drained
+        assert child.send(ResumeRequest()).wait(5).taking
+
+
+def test_a_loop_that_cannot_be_paused_is_told_apart(jobs: Box, clock: FakeClock) -> None:
+    nursery = Nursery()
+    with supervising(clock=clock, children=[nursery.spec("foreign"), spec(jobs, print, clock)]) as boss:
+        status = boss.send(DrainRequest()).wait(5)
+
+        assert [(child.loop_name, child.taking) for child in status.children] == [("foreign", True), ("loop", False)]
+        assert (status.taking, status.drained) == (True, False)
+        with pytest.raises(UnsupportedRequestError, match="ProbeLoop has no pause"):
+            boss.child("foreign").send(PauseRequest()).wait(5)
+
+
+def test_a_plain_actor_takes_no_messages_that_could_be_paused(clock: FakeClock) -> None:
+    with supervising(clock=clock, children=[ChildSpec(id="plain", actor=pykka.ThreadingActor)]) as boss:
+        assert boss.send(DrainRequest()).wait(5).drained
+        with pytest.raises(UnsupportedRequestError, match=r"child 'plain'.*PauseRequest.*takes no messages"):
+            boss.child("plain").send(PauseRequest()).wait(5)
+
+
+def test_a_child_that_is_gone_cannot_be_paused(jobs: Box, clock: FakeClock) -> None:
+    with supervising(clock=clock, children=[spec(jobs, print, clock, restart="temporary")]) as boss:
+        child = boss.child("loop")
+        child.stop()
+
+        with pytest.raises(ChildNotFoundError):
+            child.send(PauseRequest()).wait(5)
+
+
+def test_a_request_through_a_childs_ref_carries_its_ticket(jobs: Box, clock: FakeClock) -> None:
+    ticket: Ticket[Any] = Ticket()
+    with supervising(clock=clock, children=[spec(jobs, print, clock)]) as boss:
+        boss.child("loop").tell(PauseRequest(ticket=ticket))
+
+        assert ticket.wait(5).taking is False
+
+
+def _take(seen: Ticket[Any], message: Message[Any, Any]) -> None:
+    seen.complete(message.body)
