@@ -54,15 +54,15 @@ class ShutdownCoordinator:
 
     @classmethod
     def install(cls, *, signals: tuple[signal.Signals, ...] = (signal.SIGTERM, signal.SIGINT)) -> ShutdownCoordinator:
-        """Return the coordinator, hearing ``signals`` from the first call on; later calls change nothing.
+        """Return the coordinator, hearing the ``signals`` of the first call; later calls change nothing.
 
-        Off the main thread no signal can be heard: it warns, and only `trigger` triggers.
+        Off the main thread no signal can be heard: it warns, and only `trigger` triggers, until the main thread calls.
         """
         with cls._class_lock:
             coordinator = cls._instance
             if coordinator is None:
                 coordinator = cls._instance = cls(signals)
-                coordinator.relay.open()
+            coordinator.relay.open()
         return coordinator
 
     @classmethod

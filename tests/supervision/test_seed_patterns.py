@@ -420,3 +420,16 @@ def test_a_coordinator_that_is_installed_off_the_main_thread_warns_and_goes_on(
     assert "main thread" in caplog.text
     assert told.is_ready()
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_coordinator_that_was_installed_off_the_main_thread_hears_once_the_main_thread_installs_it() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    installed: Ticket[ShutdownCoordinator] = Ticket()
+    start(lambda: installed.complete(ShutdownCoordinator.install()))
+    first = installed.wait(timeout=5)
+
+    coordinator = ShutdownCoordinator.install()
+
+    assert coordinator is first
+    assert coordinator.relay.is_open
+    assert signal.getsignal(signal.SIGTERM) is not before
