@@ -86,7 +86,11 @@ class LoopGroup:
                 clock=clock,
                 children=[
                     ChildSpec(
-                        id=name, start=partial(self._make_actor, loop, name), restart="temporary", significant=True
+                        id=name,
+                        start=partial(self._make_actor, loop, name),
+                        restart="temporary",
+                        significant=True,
+                        priority="critical",  # nobody else needs a part of the time
                     )
                     for name, loop in zip(_names(self.loops), self.loops, strict=True)
                 ],
