@@ -184,7 +184,7 @@ class LoopGroup:
     @property
     def _is_clean(self) -> bool:
         report = self.report
-        return report is not None and all(loop.clean for loop in report.loops)
+        return report is not None and not self._failures and all(loop.clean for loop in report.loops)
 
     def _make_actor(self, loop: SupportsRun, name: str) -> LoopActor:
         run: Any = loop.run
