@@ -114,7 +114,7 @@ class LoopGroup:
             wait_time_seconds: Likewise.
 
         Raises:
-            ExceptionGroup: what loops have raised.
+            ExceptionGroup: what loops have raised, or why they could not be run.
             RuntimeError: if it has been run before.
         """
         with self._lock:
@@ -128,12 +128,15 @@ class LoopGroup:
         try:
             if coordinator is not None:
                 coordinator.register(self._triggered, cut_short=self._service.cut_short)
-            self._service.run()
+            report = self._service.run()
         finally:
             if coordinator is not None:
                 coordinator.unregister(self._triggered)
         if self._failures:
             raise BaseExceptionGroup(f"{len(self._failures)} loops have failed", list(self._failures.values()))
+        cause = self._service.ref.ended.wait(0).cause if report.error is not None else None
+        if cause is not None:  # a loop was not even made
+            raise BaseExceptionGroup("the loops could not be run", [cause])
 
     def shutdown(self, *, timeout: float | None = None) -> bool:
         """End all loops together, and wait for that; say whether all ended cleanly.
@@ -226,7 +229,10 @@ def _names(loops: Iterable[SupportsRun]) -> list[str]:
 
 def _taken(run: Any, options: dict[str, Any]) -> dict[str, Any]:
     """Return those options that a loop's ``run`` takes."""
-    parameters = inspect.signature(run).parameters.values()
+    try:
+        parameters = inspect.signature(run).parameters.values()
+    except ValueError:  # as C code may have it
+        return {}
     takes_all = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters)
     names = {each.name for each in parameters}
     return {name: value for name, value in options.items() if takes_all or name in names}
