@@ -131,6 +131,8 @@ class Service:
             if not isinstance(self._tree, Supervisor) or self._tree.is_launched:
                 shutdown.force()
             scope.shutdown_all()
+            if self.probes is not None:
+                self.probes.close()  # what was never served is not closed by its end
             raise
         shutdown.close(scope, self._mailboxes)
         return shutdown.report(self._asked)
