@@ -8,12 +8,15 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, final
 
-from loopwarden.actors import LoopActor
+from loopwarden._ticket import write
+from loopwarden.actors import LoopActor, ShutdownConfirmRequest
 from loopwarden.actors._runnable import check_loop
 from loopwarden.clock import SYSTEM_CLOCK, Clock
 from loopwarden.errors import LoopAbandonedError
+from loopwarden.supervision._exit_code import ExitCode
 from loopwarden.supervision._service import Service
 from loopwarden.supervision._shutdown_coordinator import ShutdownCoordinator
+from loopwarden.supervision._shutdown_report import report_of
 from loopwarden.supervision._spec import ChildSpec
 from loopwarden.supervision._supervisor import Supervisor
 
@@ -124,11 +127,19 @@ class LoopGroup:
             if self._is_stopped:
                 return  # and the port for probes is closed already
         self._options = {"visibility_timeout": visibility_timeout, "wait_time_seconds": wait_time_seconds}
-        coordinator = ShutdownCoordinator.install() if install_signals else None
+        # Copied, not made anew: other people's loops may have limits of their own, which are theirs to check.
+        self._service.timeouts = self._service.timeouts.model_copy(update=self._options)
+        coordinator: ShutdownCoordinator | None = None
         try:
-            if coordinator is not None:
+            if install_signals:
+                coordinator = ShutdownCoordinator.install()
                 coordinator.register(self._triggered, cut_short=self._service.cut_short)
             report = self._service.run()
+        except BaseException as error:
+            write(self._service.finished, error=error)  # also if there are no signals to be had
+            if self.probes is not None:
+                self.probes.close()
+            raise
         finally:
             if coordinator is not None:
                 coordinator.unregister(self._triggered)
@@ -162,9 +173,23 @@ class LoopGroup:
 
     @property
     def report(self) -> ShutdownReport | None:
-        """How it ended; None before that."""
+        """How it ended, also of loops that had ended before; None before that."""
         finished = self._service.finished
-        return finished.wait(0) if finished.is_ready() and not finished.has_failed() else None
+        if not finished.is_ready() or finished.has_failed():
+            return None
+        report = finished.wait(0)
+        told = {loop.path for loop in report.loops}
+        earlier = [
+            ref.send(ShutdownConfirmRequest()).wait(0)
+            for ref in self._refs
+            if ref.name not in told and ref.ended.is_ready()
+        ]
+        return report.model_copy(
+            update={
+                "loops": (*(report_of(result) for result in earlier), *report.loops),
+                "exit_code": ExitCode.GAVE_UP if self._failures else report.exit_code,
+            }
+        )
 
     @property
     def probes(self) -> ProbeServer | None:

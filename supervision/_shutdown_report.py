@@ -11,7 +11,7 @@ from typing_extensions import override
 from loopwarden.actors import MessageFate, ShutdownResult
 from loopwarden.supervision._exit_code import ExitCode
 
-__all__ = ["LoopReport", "Phase", "PhaseReport", "ShutdownReport", "exit_code_of", "reports_of"]
+__all__ = ["LoopReport", "Phase", "PhaseReport", "ShutdownReport", "exit_code_of", "report_of", "reports_of"]
 
 #: In this order: intake stops everywhere; what is in hand completes; work beside the loops completes; loops end;
 #: daemons stop and mailboxes are closed.
@@ -100,17 +100,21 @@ def reports_of(result: ShutdownResult, above: str = "") -> tuple[LoopReport, ...
         if child.children:
             reports += reports_of(child, f"{path}/")
             continue
-        report = LoopReport(
-            path=path,
-            clean=child.clean_shutdown,
-            abandoned=child.abandoned,
-            duration=child.duration,
-            fates=child.fates,
-            error=child.error,
-            stack=child.stack,
-        )
-        reports.append(report)
+        reports.append(report_of(child, path))
     return tuple(reports)
+
+
+def report_of(result: ShutdownResult, path: str | None = None) -> LoopReport:
+    """Return the report of one loop."""
+    return LoopReport(
+        path=path or result.loop_name,
+        clean=result.clean_shutdown,
+        abandoned=result.abandoned,
+        duration=result.duration,
+        fates=result.fates,
+        error=result.error,
+        stack=result.stack,
+    )
 
 
 def exit_code_of(loops: tuple[LoopReport, ...], *, gave_up: bool, in_time: bool) -> ExitCode:

@@ -712,3 +712,38 @@ def test_it_says_how_many_messages_are_in_hand() -> None:
     assert its.group.shutdown(timeout=5.0)
     its.ended.wait(timeout=5)
     assert (its.group.pending_message_count, its.group.shutdown_ready()) == (0, True)
+
+
+def test_the_time_outs_of_run_are_those_that_are_checked(caplog: pytest.LogCaptureFixture) -> None:
+    first, second = ProbeLoop(), ProbeLoop()
+    first.post(first.shutdown_nowait)
+    second.post(second.shutdown_nowait)
+
+    LoopGroup([first], watchdog_threshold=15.0).run(install_signals=False, wait_time_seconds=5)
+    needless = "stall_threshold" in caplog.text
+    LoopGroup([second]).run(install_signals=False, visibility_timeout=10)
+
+    assert not needless
+    assert "visibility_timeout 10" in caplog.text
+
+
+def test_the_report_has_loops_that_had_ended_before() -> None:
+    returns, fails, stays = ProbeLoop(), ProbeLoop(), ProbeLoop()
+
+    def fail() -> None:
+        raise ValueError("no")
+
+    returns.post(returns.shutdown_nowait)
+    fails.post(fail)
+    group = LoopGroup([returns, fails, stays])
+    with pytest.raises(ExceptionGroup):
+        group.run(install_signals=False)
+    report = group.report
+
+    assert report is not None
+    assert {loop.path: loop.clean for loop in report.loops} == {
+        "ProbeLoop-1": True,
+        "ProbeLoop-2": False,
+        "ProbeLoop-3": True,
+    }
+    assert report.exit_code is ExitCode.GAVE_UP
