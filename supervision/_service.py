@@ -86,6 +86,8 @@ class Service:
         self._clock = clock
         self._signals_heard = 0
         self._asked: Ticket[tuple[str, Budget]] = SharedTicket(clock.blocking)
+        #: Resolves to what asks for the end, as soon as something does; a callback on it must not block.
+        self.closing: Ticket[str] = self._asked.map(lambda asked: asked[0])
         self._cut_short: Ticket[None] = SharedTicket(clock.blocking)
         self._shutdown = Shutdown(self.ref, self.timeouts, self._cut_short, clock)
         #: Resolves to the report, when all is over.
