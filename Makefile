@@ -41,6 +41,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/control_plane.py
 	$(BIN)/python benchmarks/mailbox.py
 	$(BIN)/python benchmarks/supervision.py
+	$(BIN)/python benchmarks/shutdown.py
 
 format: $(READY)
 	$(BIN)/ruff format .
