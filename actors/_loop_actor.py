@@ -271,7 +271,7 @@ class LoopActor(ControlActor):
         answer = self._recovery.abandon(request)
         if status is not None and self.vitals.find(status.worker) is None:  # it was replaced, and will not answer
             self._processing.give_up(status.thread_id, request.reason)
-        if self._recovery.pending and self._stopping_since is not None:
+        if self._recovery.pending and (self._stopping_since is not None or self._drain.is_closed):
             self._is_cut_short = True
         if self._recovery.cause is not None:
             self._outcome = _WorkerEnded(None)

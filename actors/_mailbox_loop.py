@@ -290,7 +290,7 @@ class MailboxLoop(Generic[T]):
         """Give back what one worker, or all, have in hand or prefetched, and fence them."""
         for each in (*self._replaced, *self._workers):
             if worker is None or each.progress.worker == worker:
-                each.give_back(error)
+                each.give_back(error, is_end=worker is None)
                 with self._lock:
                     self._replaced = [other for other in self._replaced if other is not each]
 

@@ -120,12 +120,14 @@ class MailboxWorker:
         self._is_recalled = True
         self.token.stop()
 
-    def give_back(self, error: str) -> None:
+    def give_back(self, error: str, *, is_end: bool) -> None:
         """Give back what is in hand and what is prefetched, then fence; by others, while the worker hangs.
 
-        A message that is given back is no longer the worker's, whatever it does: the fence is for back ends that
-        would take it from the worker nevertheless, and for what it may receive until it looks at its token.
+        At the end of the whole loop it is noted what became of them. A message that is given back is no longer the
+        worker's, whatever it does: the fence is for back ends that would take it from the worker nevertheless, and for
+        what it may receive until it looks at its token.
         """
+        notes = is_end or self._is_ending
         self.is_abandoned = True
         self.token.stop()
         self._intake.leave(self)
@@ -136,8 +138,9 @@ class MailboxWorker:
             timer = self._clock.call_later(FENCE_AFTER, self.token.fence)
             if message is not None and not message.is_finalized:
                 is_back = self._settled(message, lambda: message.nack(0, error=error))
-                self._note_fate(message, "abandoned" if is_back else "extended")
-            self.return_unstarted()
+                if notes:
+                    self._note_fate(message, "abandoned" if is_back else "extended")
+            self.return_unstarted(notes=notes)
         finally:
             self.token.fence()
             if timer is not None:
@@ -206,8 +209,9 @@ class MailboxWorker:
         if extender is not None and deadline is not None:
             extender.extend_until(deadline)
 
-    def return_unstarted(self) -> None:
+    def return_unstarted(self, *, notes: bool = False) -> None:
         """Put the prefetched messages back in their order; safe while the worker is busy."""
+        notes = notes or self._is_ending
         while self.prefetched:
             try:
                 message = self.prefetched.popleft()
@@ -215,7 +219,8 @@ class MailboxWorker:
                 return
             if self._settled(message, message.put_back):
                 self.progress.returned += 1
-                self._note_fate(message, "returned")
+                if notes:
+                    self._note_fate(message, "returned")
 
     def _note_fate(self, message: Message[Any, Any], fate: Fate) -> None:
         self.progress.fates.append(MessageFate(message_id=message.id, fate=fate))
@@ -296,7 +301,7 @@ class MailboxWorker:
 
     @property
     def _is_ending(self) -> bool:
-        return (self.token.stopped or self._intake.is_closed) and not self.is_abandoned
+        return (self._is_stopped() or self._intake.is_closed) and not self.is_abandoned
 
     def _settled(self, message: Message[Any, Any], settle: Callable[[], None]) -> bool:
         """Finalise a message, or renew its lease, unless it is finalised; if that fails, it comes back by itself."""

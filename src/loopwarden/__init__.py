@@ -31,12 +31,14 @@ from loopwarden.actors import (
 )
 from loopwarden.mailbox import Mailbox, Message, Token, open_mailbox
 from loopwarden.supervision import (
+    Backoff,
     ChildRef,
     ChildSpec,
     DaemonScope,
     ExitCode,
     LoopGroup,
     ReaperActor,
+    Service,
     ShutdownCoordinator,
     ShutdownReport,
     Supervisor,
@@ -67,12 +69,14 @@ __all__ = [
     "Token",
     "open_mailbox",
     # Supervision
+    "Backoff",
     "ChildRef",
     "ChildSpec",
     "DaemonScope",
     "ExitCode",
     "LoopGroup",
     "ReaperActor",
+    "Service",
     "ShutdownCoordinator",
     "ShutdownReport",
     "Supervisor",
