@@ -1,0 +1,98 @@
+"""Serves a tree as it is told, says what happens, and ends with the report: ``python serves.py <file> <how>``.
+
+Whoever reads a byte of standard input waits for the test.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+from typing_extensions import override
+
+from loopwarden import ChildSpec, ExitCode, MailboxLoop, Supervisor, serve
+from loopwarden.mailbox import SqliteMailbox
+
+if TYPE_CHECKING:
+    from loopwarden.mailbox import Message
+    from loopwarden.supervision import ShutdownReport
+
+FILE, HOW = sys.argv[1:]
+SHUTDOWN = 20.0
+
+
+def say(text: str) -> None:
+    os.write(1, f"{text}\n".encode())  # at once, and from several threads in whole lines
+
+
+class Sayer(logging.Handler):
+    """Says what the log says in plain words; errors go to standard error."""
+
+    @override
+    def emit(self, record: logging.LogRecord) -> None:
+        if not record.exc_info:
+            say(f"log: {record.getMessage()}")
+
+
+def wait_at_the_gate(message: Message[str, Any] | None = None) -> None:
+    say("in hand" if message is None else f"in hand: {message.body}")
+    os.read(0, 1)
+
+
+def hang(message: Message[str, Any]) -> None:
+    say(f"in hand: {message.body}")
+    near, _ = os.pipe()
+    os.read(near, 1)
+
+
+def crash(message: Message[str, Any]) -> None:
+    raise SystemExit("told to crash")
+
+
+def fail_to_start() -> object:
+    raise ConnectionError("no way to start")
+
+
+def start_at_the_gate() -> object:
+    wait_at_the_gate()
+    return None
+
+
+def run(start: Any, mailboxes: list[SqliteMailbox[str, Any]], **options: Any) -> ShutdownReport:
+    tree = Supervisor("root", backoff=None, children=[ChildSpec(id="jobs", start=start)])
+    return serve(tree, mailboxes=mailboxes, **{"shutdown_timeout": SHUTDOWN, **options})
+
+
+def main() -> ExitCode:
+    logger = logging.getLogger("loopwarden")
+    logger.setLevel(logging.INFO)
+    logger.addHandler(Sayer())
+    jobs: SqliteMailbox[str, Any] = SqliteMailbox(FILE, "jobs", body=str)
+    match HOW:
+        case "gate":
+            report = run(lambda: MailboxLoop(jobs, wait_at_the_gate, prefetch=10), [jobs])
+        case "hang":
+            report = run(lambda: MailboxLoop(jobs, hang), [jobs])
+        case "crash":
+            report = run(lambda: MailboxLoop(jobs, crash), [jobs])
+        case "no start":
+            report = run(fail_to_start, [jobs])
+        case "factory":
+            report = run(start_at_the_gate, [jobs], shutdown_timeout=1.0)
+        case "time-outs":
+            try:
+                report = run(start_at_the_gate, [jobs], drain_timeout=SHUTDOWN + 1, grace=SHUTDOWN - 1)
+            except ValidationError as error:
+                say(str(error))
+                return ExitCode.BAD_CONFIGURATION
+        case _:
+            raise ValueError(HOW)
+    say(report.model_dump_json())
+    return report.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
