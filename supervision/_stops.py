@@ -66,8 +66,8 @@ class Stops:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _tell(self, most: float) -> None:
-        while self._waiting and len(self._told) < most:
+    def _tell(self, at_once: float) -> None:
+        while self._waiting and len(self._told) < at_once:
             tenure, wanted, most = self._waiting.popleft()
             self._told.add(tenure.incarnation)
             tenure.stop(wanted, self._clock, most)
