@@ -52,6 +52,7 @@ class Closing:
         self._clock = clock
         self._drains: dict[int, Ticket[Any]] = {}
         self._held: dict[int, Tenure] = {}
+        self._let_go: set[int] = set()
         self._is_over = False
 
     def left(self, tenure: Tenure) -> float:
@@ -87,7 +88,7 @@ class Closing:
 
     def hold(self, tenure: Tenure) -> bool:
         """Keep a child from its stop until `release`; false if it is not to be kept."""
-        if self._is_over or tenure.incarnation not in self._drains:
+        if self._is_over or tenure.incarnation not in self._drains.keys() - self._let_go:
             return False
         tenure.is_stopping = True
         self._held[tenure.incarnation] = tenure
@@ -99,13 +100,21 @@ class Closing:
         """Note that the time of a child is over; true if it has nothing in hand, and can be stopped."""
         if self._held.pop(tenure.incarnation, None) is None:
             return False
-        drain = self._drains.pop(tenure.incarnation)  # so that it is not kept again
-        return drain.is_ready() and _in_hand(drain) == 0
+        self._let_go.add(tenure.incarnation)  # so that it is not kept again
+        return self._has_drained(tenure)
 
     def release(self) -> tuple[Tenure, ...]:
         """Return those that are to be stopped now; nobody is kept any more."""
         held, self._held, self._is_over = self._held, {}, True
         return tuple(held.values())
+
+    def lets_end(self, tenure: Tenure) -> bool:
+        """Say whether a child was told to stop with nothing in hand: unless it hangs, it ends before its last seconds."""
+        return (self._is_over or tenure.incarnation in self._let_go) and self._has_drained(tenure)
+
+    def _has_drained(self, tenure: Tenure) -> bool:
+        drain = self._drains.get(tenure.incarnation)
+        return drain is not None and drain.is_ready() and _in_hand(drain) == 0
 
     def ended(self, tenure: Tenure) -> None:
         """Note that a child has ended."""

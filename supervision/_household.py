@@ -134,11 +134,12 @@ class Household:
         return tuple((results | self.endings).values())
 
     def kill(self, reason: str) -> None:
-        """Give all children up, and then finish."""
+        """Give all children up, but those that end by themselves in a moment, and then finish."""
         self._is_killing = True
         self.carry_out(self.family.stop(LoopAbandonedError(self.family.spec.name, reason)))
         for tenure in self.tenures:
-            self.abandon(tenure, reason)
+            if self._closing is None or not self._closing.lets_end(tenure):
+                self.abandon(tenure, reason)
 
     # What is reported.
 
@@ -182,6 +183,8 @@ class Household:
                     self._ended(tenure, exit_of(cause, asked=report.ended.asked))
                 else:
                     self._start_failed(tenure, cause or RuntimeError("it ended before it was running"))
+            case TimedOut() if report.alarm != tenure.alarm:
+                pass  # it rang just before it was cancelled
             case TimedOut() if tenure.is_abandoned:
                 self._disown(tenure)
             case TimedOut() if self._closing is not None and self._closing.let_go(tenure):
@@ -258,7 +261,7 @@ class Household:
         wanted = self._wanted.pop(tenure.spec.id, share if tenure.spec.shutdown is None else 0.0)
         if self._is_killing or tenure.spec.shutdown == "brutal_kill":
             tenure.is_stopping = True
-            self._put(TimedOut(tenure.incarnation))
+            self._put(tenure.time_out())
         elif self._closing is None:
             self._stops.add(tenure, wanted)
         elif not self._closing.hold(tenure):

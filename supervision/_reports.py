@@ -59,6 +59,8 @@ class TimedOut:
     """A child did not stop in time."""
 
     incarnation: int
+    #: Which alarm it was: one that was set before the last says nothing any more.
+    alarm: int
 
 
 @final

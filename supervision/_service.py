@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Unpack
 
+    from loopwarden.actors import ControlRef
     from loopwarden.mailbox import Mailbox
     from loopwarden.supervision._shutdown import SupportsWaitIdle
     from loopwarden.supervision._shutdown_report import ShutdownReport
@@ -85,6 +86,7 @@ class Service:
         self._signals = tuple(signals)
         self._clock = clock
         self._signals_heard = 0
+        self._watchdog: ControlRef | None = None
         self._asked: Ticket[tuple[str, Budget]] = SharedTicket(clock.blocking)
         #: Resolves to what asks for the end, as soon as something does; a callback on it must not block.
         self.closing: Ticket[str] = self._asked.map(lambda asked: asked[0])
@@ -127,6 +129,8 @@ class Service:
             shutdown.wait_for(self._asked)
             if self._asked.is_ready():
                 _, budget = self._asked.wait(0)
+                if self._watchdog is not None:  # from here on the budget says who is given up when, however many
+                    self._watchdog.stop(block=False)
                 shutdown.conduct(budget, self._pools)
         except BaseException:  # a Ctrl-C that nobody relays: what is in hand goes back, and then it is raised
             self.cut_short()
@@ -146,7 +150,7 @@ class Service:
             self._tree.launch()
         if self.timeouts.stall_threshold is not None:
             watchdog = WatchdogActor([self.ref], stall_threshold=self.timeouts.stall_threshold, clock=self._clock)
-            scope.spawn(watchdog)
+            self._watchdog = scope.spawn(watchdog)
         if self._mailboxes:
             scope.spawn(ReaperActor(self._mailboxes, clock=self._clock))
 

@@ -47,6 +47,8 @@ class Tenure:
     is_abandoned: bool = False
     #: Why it was abandoned.
     reason: str = ""
+    #: Counts the alarms: one that rang just before it was cancelled must not be taken for the next.
+    alarm: int = 0
     # Runs out when it has had its time to stop.
     _timer: Timer | None = None
 
@@ -84,22 +86,28 @@ class Tenure:
     def set_timer(self, seconds: float, clock: Clock) -> None:
         """Have it reported if it has not ended by then."""
         self.cancel_timer()
+        timed_out = self.time_out()
         try:
-            self._timer = clock.call_later(seconds, lambda: self.put(TimedOut(self.incarnation)))
+            self._timer = clock.call_later(seconds, lambda: self.put(timed_out))
         except RuntimeError as error:  # no thread for timers
             report(logging.WARNING, "the stop of child %r has no time-out", self.spec.id, error=error)
             if self.life is None:  # a factory that hangs would never be heard of again
-                self.put(TimedOut(self.incarnation))
+                self.put(timed_out)
 
     def wait_for_the_end(self, clock: Clock) -> None:
         """Report it once more if it does not end although it was abandoned, because its actor hangs too."""
         self.cancel_timer()
-        seconds = LAST_SECONDS * (5 if self.is_supervisor else 1)
+        timed_out, seconds = self.time_out(), LAST_SECONDS * (5 if self.is_supervisor else 1)
         with suppress(RuntimeError):  # no thread for timers: then it is waited for
-            self._timer = clock.call_later(seconds, lambda: self.put(TimedOut(self.incarnation)))
+            self._timer = clock.call_later(seconds, lambda: self.put(timed_out))
+
+    def time_out(self) -> TimedOut:
+        """Return what is reported when its time is over, as things are now."""
+        return TimedOut(self.incarnation, self.alarm)
 
     def cancel_timer(self) -> None:
-        """Note that it has ended in time."""
+        """Note that it has ended in time, or has another time-out."""
+        self.alarm += 1
         if self._timer is not None:
             self._timer.cancel()
 

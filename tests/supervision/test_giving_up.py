@@ -1,0 +1,86 @@
+"""Who is given up at the end of a shutdown, and who is not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from nursery import Nursery, supervising
+
+from loopwarden import ChildSpec, MailboxLoop, Supervisor, Ticket, wait_all
+from loopwarden._blocking import SYSTEM
+from loopwarden._ticket import settle
+from loopwarden.actors import ZOMBIES, AbandonRequest
+from loopwarden.mailbox import InMemoryMailbox
+from loopwarden.supervision import ExitCode, Service, ShutdownReport
+from loopwarden.supervision._budget import Budget
+from loopwarden.supervision._closing import CloseDown
+from loopwarden.supervision._stops import AT_ONCE, PATIENCE
+from loopwarden.testing import FakeClock, Hold, ProbeLoop
+
+if TYPE_CHECKING:
+    from loopwarden.mailbox import Message
+
+Box = InMemoryMailbox[Any, Any]
+
+
+def test_a_loop_that_is_given_up_leaves_its_worker_behind_and_not_its_actor() -> None:
+    nursery = Nursery()
+    with Hold() as hold, supervising(children=[nursery.spec("stuck", hold)]) as boss:
+        nursery.loops["stuck"][0].feed("held")
+        hold.wait_reached()
+
+        boss.send(AbandonRequest(reason="told to"))
+        boss.ended.wait(5)
+
+        assert ZOMBIES.names == ("stuck-worker",)
+
+
+@pytest.mark.parametrize("stuck", [1, 6])
+def test_when_the_budget_is_over_those_with_nothing_in_hand_still_end_cleanly(clock: FakeClock, stuck: int) -> None:
+    boxes: list[Box] = [InMemoryMailbox(f"box-{number}", clock=clock) for number in range(10)]
+    holds = [Hold() for _ in range(stuck)]
+
+    def handle(message: Message[Any, Any]) -> None:
+        holds[message.body]()
+
+    def make(box: Box) -> ChildSpec:
+        return ChildSpec(id=box.name, start=lambda: MailboxLoop(box, handle, clock=clock), priority="critical")
+
+    tree = Supervisor("tree", children=[make(box) for box in boxes], clock=clock)
+    service = Service(tree, signals=(), clock=clock)
+    returned: Ticket[ShutdownReport] = Ticket()
+    SYSTEM.start_thread(lambda: settle(returned, service.run), "service")
+    service.ref.ready.wait(5)
+    for number, hold in enumerate(holds):
+        boxes[number].send(number)
+        hold.wait_reached()
+
+    service.shut_down(timeout=10.0)
+    service.intake_closed.wait(5)
+    clock.wait_timers(len(boxes))
+    clock.advance(10.0)
+    report = returned.wait(5)
+
+    for hold in holds:
+        hold.release()
+    for box in boxes:
+        box.close()
+    assert report.exit_code == ExitCode.DRAIN_TIMED_OUT
+    assert [loop.path for loop in report.loops if loop.abandoned] == [box.name for box in boxes[:stuck]]
+    assert [loop.path for loop in report.loops if loop.clean] == [box.name for box in boxes[stuck:]]
+
+
+def test_a_short_time_left_does_not_make_children_be_told_one_after_the_other() -> None:
+    nursery, clock, hold = Nursery(), FakeClock(), Hold()
+    names = tuple(f"loop-{number}" for number in range(AT_ONCE + 8))
+    with supervising(clock=clock, children=tuple(nursery.spec(name, hold) for name in names)) as boss, hold:
+        loops: list[ProbeLoop] = [nursery.loops[name][0] for name in names]
+        for loop in loops:
+            loop.feed("held")
+        boss.tell(CloseDown(Budget(clock.monotonic(), 2.0), Ticket(), Ticket()))  # they cannot be paused: they stop
+        clock.wait_timers(AT_ONCE + 1)  # one for each that was told, and one for those that were not
+
+        clock.advance(PATIENCE)
+
+        wait_all([loop.stop_asked for loop in loops], timeout=5)
