@@ -109,7 +109,7 @@ class Closing:
         return tuple(held.values())
 
     def lets_end(self, tenure: Tenure) -> bool:
-        """Say whether a child was told to stop with nothing in hand: unless it hangs, it ends before its last seconds."""
+        """Say whether a child was told to stop with nothing in hand, so that it ends by itself unless it hangs."""
         return (self._is_over or tenure.incarnation in self._let_go) and self._has_drained(tenure)
 
     def _has_drained(self, tenure: Tenure) -> bool:
