@@ -6,6 +6,7 @@ from loopwarden.testing._fake_clock import FakeClock
 from loopwarden.testing._faulty_blocking import FaultyBlocking
 from loopwarden.testing._flaky_source import FlakySource
 from loopwarden.testing._hold import Hold
+from loopwarden.testing._hooked_blocking import HookedBlocking
 from loopwarden.testing._probe_loop import ProbeLoop
 from loopwarden.testing._stepped_blocking import DeadlockError, SteppedBlocking
 from loopwarden.testing._threads import our_threads, wait_no_threads
@@ -19,6 +20,7 @@ __all__ = [
     # Faults
     "FaultyBlocking",
     "FlakySource",
+    "HookedBlocking",
     # Loops
     "Hold",
     "ProbeLoop",
