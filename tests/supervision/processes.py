@@ -29,7 +29,7 @@ class Program:
     """
 
     def __init__(self, name: str, *args: object) -> None:
-        self._errors = tempfile.TemporaryFile()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  closed at the end of the block of the program
         self._lines: list[str] = []
         self._rest = b""
         self._process = subprocess.Popen(

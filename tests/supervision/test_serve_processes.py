@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from processes import Program
 
-from loopwarden.clock import SYSTEM_CLOCK
 from loopwarden.mailbox import SqliteMailbox
 from loopwarden.supervision import ExitCode
 
@@ -145,3 +144,40 @@ def test_a_signal_while_the_first_factory_hangs_ends_the_process_in_time(path: P
         assert program.exit_code() == ExitCode.DRAIN_TIMED_OUT
     assert took < 1 + 2  # the budget, and the end of a process on a busy machine
     assert [(loop.path, loop.clean, loop.abandoned) for loop in report.loops] == [("jobs", False, True)]
+
+
+STUCK = ("sleep", "lock", "socket")
+CLEAN_LOOPS = tuple(f"clean-{number}" for number in range(17))
+BUDGET = 2.0
+
+
+def bare_exit_seconds() -> float:
+    with Program("bare_thread") as program:
+        program.wait_for("waiting")
+        return program.seconds_to_exit()
+
+
+@pytest.mark.parametrize("priority", ["normal", "critical"])
+def test_three_of_twenty_loops_hang_and_the_process_is_gone_in_time_with_all_said(path: Path, priority: str) -> None:
+    boxes: dict[str, Box] = {name: SqliteMailbox(path, name, body=str) for name in (*STUCK, *CLEAN_LOOPS)}
+    for name, box in boxes.items():
+        box.send(name)
+    with Program("has_stuck_loops", path, BUDGET, priority) as program:
+        begun = sorted(program.line() for _ in boxes)
+        bare = bare_exit_seconds()
+
+        took = program.seconds_to_exit()
+
+        back = {name: [(each.body, each.delivery_count) for each in box.receive()] for name, box in boxes.items()}
+        report = program.report()
+        assert program.exit_code() == ExitCode.DRAIN_TIMED_OUT
+    for box in boxes.values():
+        box.close()
+    assert begun == sorted([*(f"done: {name}" for name in CLEAN_LOOPS), *(f"hangs in {name}" for name in STUCK)])
+    # A critical loop has the whole budget; then a busy machine gives up what hangs, and ends the process.
+    assert took <= BUDGET + (3 * bare if priority == "normal" else 1), f"{took:.3f} s, a bare exit {bare:.3f} s"
+    assert {loop.path for loop in report.loops if loop.clean} == set(CLEAN_LOOPS)
+    stuck = {loop.path: str(loop.stack) for loop in report.loops if loop.abandoned}
+    assert {name for name, stack in stuck.items() if f"in hang_in_{name}" in stack} == set(STUCK)
+    assert {name: messages for name, messages in back.items() if messages} == {name: [(name, 2)] for name in STUCK}
+    assert report.counts == {"abandoned": 3}

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from loopwarden.mailbox import Message
     from loopwarden.supervision import ShutdownReport
 
-FILE, HOW = sys.argv[1:]
 SHUTDOWN = 20.0
 
 
@@ -67,11 +66,12 @@ def run(start: Any, mailboxes: list[SqliteMailbox[str, Any]], **options: Any) ->
 
 
 def main() -> ExitCode:
+    file, how = sys.argv[1:]
     logger = logging.getLogger("loopwarden")
     logger.setLevel(logging.INFO)
     logger.addHandler(Sayer())
-    jobs: SqliteMailbox[str, Any] = SqliteMailbox(FILE, "jobs", body=str)
-    match HOW:
+    jobs: SqliteMailbox[str, Any] = SqliteMailbox(file, "jobs", body=str)
+    match how:
         case "gate":
             report = run(lambda: MailboxLoop(jobs, wait_at_the_gate, prefetch=10), [jobs])
         case "hang":
@@ -89,7 +89,7 @@ def main() -> ExitCode:
                 say(str(error))
                 return ExitCode.BAD_CONFIGURATION
         case _:
-            raise ValueError(HOW)
+            raise ValueError(how)
     say(report.model_dump_json())
     return report.exit_code
 
