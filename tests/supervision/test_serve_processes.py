@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
+import json
+import random
+import re
 import signal
+import socket
 import sqlite3
+import urllib.parse
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from processes import Program
 
+import loopwarden
 from loopwarden.mailbox import SqliteMailbox
 from loopwarden.supervision import ExitCode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from loopwarden.supervision import ShutdownReport
 
@@ -181,3 +188,162 @@ def test_three_of_twenty_loops_hang_and_the_process_is_gone_in_time_with_all_sai
     assert {name for name, stack in stuck.items() if f"in hang_in_{name}" in stack} == set(STUCK)
     assert {name: messages for name, messages in back.items() if messages} == {name: [(name, 2)] for name in STUCK}
     assert report.counts == {"abandoned": 3}
+
+
+def modules_that_make_locks() -> set[str]:
+    """Return the modules that make locks through the seam of a clock."""
+    root = Path(loopwarden.__file__).parent
+    folders = ("actors", "mailbox", "supervision")
+    files = [root / "clock.py", *(file for folder in folders for file in (root / folder).glob("*.py"))]
+    return {
+        ".".join(("loopwarden", *file.relative_to(root).with_suffix("").parts))
+        for file in files
+        if "blocking.lock()" in file.read_text("utf-8")
+    }
+
+
+def test_a_signal_while_any_lock_of_ours_is_held_is_heard_at_once_and_deadlocks_nobody(path: Path) -> None:
+    with Program("holds_locks", path) as program:
+        rounds = [round_ for line in program.lines() if "begins" not in (round_ := json.loads(line))]
+
+        assert program.exit_code() == 0, program.errors
+    assert [each for each in rounds if each["code"] != ExitCode.OK or not each["heard"] or each.get("left")] == []
+    sent = [each for each in rounds if each["on_thread"]]
+    assert {each["maker"].rsplit(".", 2)[0] for each in sent} == modules_that_make_locks()
+    assert len(sent) > len(rounds) / 2
+    assert "MainThread" in {each["on_thread"] for each in sent}
+
+
+@pytest.mark.parametrize(("what", "how"), [("service", "c"), ("group", "sleep")])
+def test_a_drain_is_over_before_a_busy_main_thread_is_back(what: str, how: str) -> None:
+    with Program("is_busy", what, how) as program:
+        program.wait_for("ready")
+
+        program.send()
+
+        assert program.lines() == ["heard", "drained: SIGTERM, {'done': 1}, code 0", "back"]
+        assert program.exit_code() == 0
+
+
+@pytest.mark.parametrize(
+    ("how", "got"),
+    [("SIGTERM", [signal.SIGUSR1, signal.SIGTERM]), ("asked by a handler", [signal.SIGUSR1])],
+    ids=["signal", "request"],
+)
+def test_a_program_that_serves_for_a_while_has_its_signals_and_threads_back(
+    path: Path, jobs: Box, how: str, got: list[int]
+) -> None:
+    with Program("embeds", path) as program:
+        jobs.send("first")
+        program.wait_for("done: first")
+        program.send(signal.SIGUSR1)
+        program.wait_for("mine: SIGUSR1")
+
+        program.send() if how == "SIGTERM" else jobs.send("end")
+
+        found = json.loads(program.lines()[-1])
+        assert program.exit_code() == 0, program.errors
+    assert (found["reason"], found["code"]) == (how, ExitCode.OK)
+    assert found["own descriptor got"] == got
+    assert found["own descriptor got after"] == [signal.SIGTERM]
+    assert found["handlers are back"]
+    assert found["fd is back"]
+    assert found["threads are as before"], found
+    assert found["own handlers called meanwhile"] == ["SIGUSR1"]  # the others were ours meanwhile
+    assert found["own handlers called after"] == ["SIGTERM"]
+
+
+def ask(url: str, probe: str) -> tuple[int, str]:
+    """Return the status and the text of a probe's answer."""
+    host = url.removeprefix("http://")
+    with contextlib.closing(http.client.HTTPConnection(host, timeout=30)) as connection:
+        connection.request("GET", f"/health/{probe}")
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+
+
+def statuses(url: str) -> dict[str, int]:
+    return {probe: ask(url, probe)[0] for probe in ("startup", "ready", "live")}
+
+
+def test_probes_follow_a_process_from_its_start_to_its_end(path: Path, jobs: Box) -> None:
+    with Program("answers_probes", path, "hold") as program:
+        url = program.line()
+        program.wait_for("starting")
+        jobs.send("job")
+
+        starting = statuses(url)
+        program.let_go()
+        program.wait_for("in hand: job")
+        working = statuses(url)
+        program.send()
+        program.wait_for("drain begins: 1 messages in hand")
+        draining = statuses(url)
+        reasons = ask(url, "ready")[1]
+        program.let_go()
+        report = program.report()
+
+        assert program.exit_code() == ExitCode.OK
+    assert starting == {"startup": 503, "ready": 503, "live": 200}
+    assert working == {"startup": 200, "ready": 200, "live": 200}
+    assert draining == {"startup": 200, "ready": 503, "live": 200}
+    assert "it is shutting down" in reasons
+    assert report.counts == {"done": 1}
+
+
+def test_a_loop_that_hangs_fails_the_live_probe_only_when_the_ladder_has_failed(path: Path, jobs: Box) -> None:
+    with Program("answers_probes", path, "report") as program:
+        url = program.line()
+        jobs.send("job")
+        program.wait_for("in hand: job, delivery 1")
+
+        answers = [(200, "")]
+        while answers[-1][0] == 200:
+            answers.append(ask(url, "live"))
+
+        assert ask(url, "ready")[0] == 503
+        program.send(signal.SIGKILL)
+    assert answers[1][0] == 200
+    [silence] = re.findall(r"no sign of life for ([0-9.]+) s", answers[-1][1])
+    assert float(silence) >= round(1.0 + 3 * 0.1, 1)  # all the steps of the ladder; it is told in tenths
+
+
+def test_a_loop_that_hangs_and_is_replaced_does_not_fail_the_live_probe(path: Path, jobs: Box) -> None:
+    with Program("answers_probes", path, "replace") as program:
+        url = program.line()
+        jobs.send("job")
+        program.wait_for("in hand: job, delivery 1")
+
+        program.wait_for("in hand: job, delivery 2")
+
+        assert ask(url, "live")[0] == 200
+        program.send()
+        assert program.exit_code() == 0, program.errors
+
+
+def test_two_hundred_probes_at_once_are_answered_beside_slow_ones_and_garbage_and_the_loops_go_on(
+    path: Path, jobs: Box
+) -> None:
+    dice = random.Random(7)
+    with Program("answers_probes", path, "serve") as program, contextlib.ExitStack() as stack:
+        address = urllib.parse.urlsplit(program.line())
+
+        def connect(data: bytes) -> socket.socket:
+            client = stack.enter_context(socket.create_connection((address.hostname, address.port), timeout=30))
+            client.sendall(data)
+            return client
+
+        for _ in range(20):
+            connect(b"GET /health/li")  # and no more
+            connect(dice.randbytes(200) + b"\r\n\r\n")
+        good = [connect(b"GET /health/live HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n") for _ in range(200)]
+        jobs.send_many([f"job {number}" for number in range(20)])
+        done = [program.wait_for("done: ") for _ in range(20)]
+        answers = [client.makefile("rb").readline() for client in good]
+        program.send()
+        report = program.report()
+
+        assert program.exit_code() == ExitCode.OK
+    assert answers == [b"HTTP/1.1 200 OK\r\n"] * 200 or answers == [b"HTTP/1.0 200 OK\r\n"] * 200
+    assert done == [f"done: job {number}" for number in range(20)]
+    assert [loop.clean for loop in report.loops] == [True]

@@ -1,0 +1,104 @@
+"""Answers probes, first saying where: ``python answers_probes.py <file> <how>``.
+
+Whoever reads a byte of standard input waits for the test.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from typing_extensions import override
+
+from loopwarden import ChildSpec, MailboxLoop, ReaperActor, Supervisor, Ticket, WatchdogActor, daemon_scope
+from loopwarden._ticket import write
+from loopwarden.mailbox import SqliteMailbox
+from loopwarden.supervision import Prober, ProbeServer, Service, ShutdownCoordinator, StallPolicy
+
+if TYPE_CHECKING:
+    from loopwarden.mailbox import Message
+
+THRESHOLD = 1.0
+
+
+def say(text: str) -> None:
+    os.write(1, f"{text}\n".encode())
+
+
+class Sayer(logging.Handler):
+    """Says when the drain begins."""
+
+    @override
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.getMessage().startswith("drain begins"):
+            say(record.getMessage())
+
+
+def wait_at_the_gate(message: Message[str, Any]) -> None:
+    say(f"in hand: {message.body}")
+    os.read(0, 1)
+
+
+def hang(message: Message[str, Any]) -> None:
+    say(f"in hand: {message.body}, delivery {message.delivery_count}")
+    if message.delivery_count == 1:
+        near, _ = os.pipe()
+        os.read(near, 1)
+
+
+def serve_tree(jobs: SqliteMailbox[str, Any], *, held: bool) -> int:
+    logger = logging.getLogger("loopwarden")
+    logger.setLevel(logging.INFO)
+    logger.addHandler(Sayer())
+
+    def start() -> MailboxLoop[str]:
+        if not held:
+            return MailboxLoop(jobs, lambda message: say(f"done: {message.body}"))
+        say("starting")
+        os.read(0, 1)
+        return MailboxLoop(jobs, wait_at_the_gate)
+
+    tree = Supervisor("root", children=[ChildSpec(id="jobs", start=start)])
+    service = Service(tree, mailboxes=[jobs], health_port=0)
+    assert service.probes is not None, "there is a port"
+    say(service.probes.url)
+    report = service.run()
+    say(report.model_dump_json())
+    return report.exit_code
+
+
+def watch_tree(jobs: SqliteMailbox[str, Any], policy: StallPolicy) -> int:
+    ended: Ticket[None] = Ticket()
+    policies = {"jobs": policy}
+    ShutdownCoordinator.install().register(lambda: write(ended))
+    with (
+        Supervisor.open("root", children=[ChildSpec(id="jobs", start=lambda: MailboxLoop(jobs, hang))]) as root,
+        daemon_scope() as scope,
+    ):
+        server = ProbeServer(Prober([root], stall_threshold=THRESHOLD, policies=policies).answer, port=0)
+        scope.spawn(server.serve, name="health")
+        scope.spawn(ReaperActor([jobs]))
+        scope.spawn(WatchdogActor([root], stall_threshold=THRESHOLD, policies=policies))
+        say(server.url)
+        ended.wait()
+    return 0
+
+
+def main() -> int:
+    path, how = sys.argv[1:]
+    jobs: SqliteMailbox[str, Any] = SqliteMailbox(path, "jobs")
+    match how:
+        case "serve":
+            return serve_tree(jobs, held=False)
+        case "hold":
+            return serve_tree(jobs, held=True)
+        case "report" | "replace":
+            return watch_tree(jobs, StallPolicy(threshold=THRESHOLD, last=how))
+        case _:
+            raise ValueError(how)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

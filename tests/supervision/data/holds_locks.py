@@ -1,0 +1,148 @@
+"""Gets SIGTERM while a lock of ours is held, once for many an acquisition of each lock: ``python holds_locks.py <file>``.
+
+Each round is a tree, or a group, of its own. The signal is sent by whoever has just acquired the lock, and the lock is
+held until the signal was heard. A round that hangs is the last that this program tells of.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import urllib.request
+from collections import Counter
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from loopwarden import ChildSpec, HealthCheckRequest, LoopGroup, MailboxLoop, ShutdownCoordinator, Supervisor, Ticket
+from loopwarden._backoff import Backoff
+from loopwarden._ticket import write
+from loopwarden.clock import SystemClock
+from loopwarden.mailbox import InMemoryMailbox, SqliteMailbox
+from loopwarden.supervision import Service
+from loopwarden.testing import HookedBlocking, wait_no_threads
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from loopwarden.mailbox import Message
+
+BODIES = ("ask", "crash", *(f"job {number}" for number in range(8)))
+SHORT = Backoff(minimum=0.001, maximum=0.01)
+
+
+def say(**what: object) -> None:
+    os.write(1, (json.dumps(what) + "\n").encode())
+
+
+def after_the_end(_number: int, _frame: FrameType | None) -> None:
+    """Take a signal that comes when the handlers are put back."""
+
+
+class Trap:
+    """Sends the signal at one acquisition of the locks that one function makes."""
+
+    def __init__(self, maker: str, number: int) -> None:
+        self._maker = maker
+        self._number = number
+        self.counts: Counter[str] = Counter()
+        self.service: Service | None = None
+        self.on_thread = ""
+        self.heard = True
+
+    def __call__(self, maker: str) -> None:
+        if self.service is None or signal.getsignal(signal.SIGTERM) is after_the_end:
+            return
+        self.counts[maker] += 1
+        if maker == self._maker and self.counts[maker] >= self._number and not self.on_thread:
+            self.on_thread = threading.current_thread().name
+            os.kill(os.getpid(), signal.SIGTERM)
+            self.heard = self.service._asked.wait_ready(5)
+
+
+class Work:
+    """What the loops do: until all is done, or the end is asked for."""
+
+    def __init__(self, expected: int) -> None:
+        self._left = [None] * expected
+        self.done: Ticket[None] = Ticket()
+        self.service: Service | None = None
+
+    def handle(self, message: Message[str, Any]) -> None:
+        if message.body == "crash" and message.delivery_count == 1:
+            raise SystemExit("told to crash")
+        if message.body == "ask" and self.service is not None:
+            self.service.ref.subscribe()  # what it is told of takes a lock
+            for _ in range(20):
+                self.service.ref.send(HealthCheckRequest()).cancel()  # so that nobody takes the answer
+            if self.service.probes is not None:
+                with suppress(OSError), urllib.request.urlopen(f"{self.service.probes.url}/health/ready", timeout=5):  # noqa: S310  our own server
+                    pass
+        self._left.pop()
+        if not self._left:
+            write(self.done)
+
+
+def serve_tree(path: str, trap: Trap) -> int:
+    clock = SystemClock(HookedBlocking(on_acquired=trap))
+    boxes: list[Any] = [SqliteMailbox(path, "jobs", clock=clock), InMemoryMailbox("jobs", clock=clock)]
+    work = Work(len(BODIES) * len(boxes))
+    for box in boxes:
+        box.purge()
+        box.send_many(BODIES)
+
+    def make(box: Any) -> MailboxLoop[Any]:
+        return MailboxLoop(box, work.handle, concurrency=2, backoff=SHORT, clock=clock)
+
+    def inner() -> Supervisor:
+        spec = ChildSpec(id="sqlite", start=lambda: make(boxes[0]))
+        return Supervisor("inner", children=[spec], intensity=None, backoff=SHORT, clock=clock)
+
+    children = [ChildSpec(id="inner", start=inner), ChildSpec(id="memory", start=lambda: make(boxes[1]))]
+    tree = Supervisor("root", children=children, intensity=None, backoff=SHORT, clock=clock)
+    trap.service = work.service = service = Service(
+        tree, mailboxes=boxes, health_port=0, clock=clock, shutdown_timeout=10
+    )
+    work.done.on_ready(lambda _: service.shut_down())
+    return service.run().exit_code
+
+
+def run_group(_path: str, trap: Trap) -> int:
+    clock = SystemClock(HookedBlocking(on_acquired=trap))
+    box: InMemoryMailbox[str, Any] = InMemoryMailbox("jobs", clock=clock)
+    box.send_many(["job"] * 5)
+    work = Work(5)
+    group = LoopGroup(loops=[MailboxLoop(box, work.handle, clock=clock)], clock=clock)
+    trap.service = group._service
+    work.done.on_ready(lambda _: group.shutdown())
+    group.run()
+    ShutdownCoordinator.reset()
+    return 0 if group.report is None else group.report.exit_code
+
+
+def main() -> None:
+    path = sys.argv[1]
+    for run in (serve_tree, run_group):
+        counting = Trap("", 0)
+        say(run=run.__name__, maker="", number=0, on_thread="", heard=True, code=run(path, counting))
+        for maker, count in sorted(counting.counts.items()):
+            for number in sorted({1, 2, (count + 1) // 2, max(1, count - 1)}):
+                say(begins=f"{run.__name__}: acquisition {number} of a lock made by {maker}")
+                trap = Trap(maker, number)
+                code = run(path, trap)
+                say(
+                    run=run.__name__,
+                    maker=maker,
+                    number=number,
+                    on_thread=trap.on_thread,
+                    heard=trap.heard,
+                    code=code,
+                    left=[thread.name for thread in wait_no_threads()],
+                )
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, after_the_end)
+    main()

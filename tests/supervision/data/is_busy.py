@@ -1,0 +1,65 @@
+"""Runs a tree beside a main thread that is busy: ``python is_busy.py <service|group> <c|sleep>``."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from loopwarden import ChildSpec, LoopGroup, MailboxLoop, ShutdownCoordinator, Supervisor, Ticket, open_mailbox
+from loopwarden._blocking import SYSTEM
+from loopwarden._ticket import write
+from loopwarden.supervision import Service
+
+if TYPE_CHECKING:
+    from loopwarden.mailbox import Message
+
+
+def say(text: str) -> None:
+    os.write(1, f"{text}\n".encode())
+
+
+def main() -> None:
+    what, how = sys.argv[1:]
+    coordinator = ShutdownCoordinator.install()
+    in_hand: Ticket[None] = Ticket()
+    heard: Ticket[None] = Ticket()
+    jobs = open_mailbox("memory://jobs", body=str)
+    jobs.send("job")
+
+    def handle(_message: Message[str, Any]) -> None:
+        write(in_hand)
+        heard.wait()
+
+    loop = MailboxLoop(jobs, handle)
+
+    def run_service() -> None:
+        service = Service(Supervisor("root", children=[ChildSpec(id="jobs", start=lambda: loop)]), signals=())
+        coordinator.register(lambda: service.shut_down(coordinator.reason))
+        report = service.run()
+        say(f"drained: {report.reason}, {report.counts}, code {report.exit_code}")
+
+    def run_group() -> None:
+        group = LoopGroup(loops=[loop])
+        group.run()
+        assert group.report is not None, "it has ended"
+        say(f"drained: {group.report.reason}, {group.report.counts}, code {group.report.exit_code}")
+
+    thread = SYSTEM.start_thread({"service": run_service, "group": run_group}[what], "beside")
+    in_hand.wait()
+    coordinator.register(lambda: (say("heard"), write(heard)))
+    say("ready")
+    if how == "c":
+        hashlib.pbkdf2_hmac("sha512", b"password", b"salt", 2_000_000)
+    else:
+        nap = time.sleep  # noqa: TID251  a main thread that sleeps is what is tested
+        nap(2)
+    say("back")
+    thread.join()
+    ShutdownCoordinator.reset()
+
+
+if __name__ == "__main__":
+    main()
