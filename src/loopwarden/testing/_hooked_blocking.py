@@ -63,7 +63,7 @@ class HookedBlocking:
 
     def lock(self) -> Lock:
         """Make a lock that calls back."""
-        maker = sys._getframe(1)  # noqa: SLF001  the only way to whoever calls
+        maker = sys._getframe(1)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  the only way to whoever calls
         name = f"{maker.f_globals.get('__name__')}.{maker.f_code.co_qualname}"
         return _HookedLock(self._inner.lock(), name, self._on_acquired)
 

@@ -64,9 +64,9 @@ def main() -> None:
 
     at_once = threads()
     deadline = SYSTEM_CLOCK.monotonic() + 5
-    for thread in threading.enumerate():  # one that has done its work may need a moment to be gone
-        if thread is not threading.current_thread() and f"{thread.name}-{thread.ident}" not in before:
-            thread.join(max(0.0, deadline - SYSTEM_CLOCK.monotonic()))
+    for other in threading.enumerate():  # one that has done its work may need a moment to be gone
+        if f"{other.name}-{other.ident}" not in before:
+            other.join(max(0.0, deadline - SYSTEM_CLOCK.monotonic()))
     fd_is_back = signal.set_wakeup_fd(far.fileno()) == far.fileno()
     handlers_are_back = all(signal.getsignal(each) is mine for each in SIGNALS)
     bytes_before = list(near.recv(64))
@@ -85,8 +85,8 @@ def main() -> None:
         "own descriptor got after": list(near.recv(64)),
     }
     over.complete(None)
-    for each in own:
-        each.join()
+    for thread in own:
+        thread.join()
     say(json.dumps(found))
 
 

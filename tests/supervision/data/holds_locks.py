@@ -1,4 +1,4 @@
-"""Gets SIGTERM while a lock of ours is held, once for many an acquisition of each lock: ``python holds_locks.py <file>``.
+"""Gets SIGTERM while a lock of ours is held, for many an acquisition of each: ``python holds_locks.py <file>``.
 
 Each round is a tree, or a group, of its own. The signal is sent by whoever has just acquired the lock, and the lock is
 held until the signal was heard. A round that hangs is the last that this program tells of.

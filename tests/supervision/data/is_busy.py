@@ -49,7 +49,8 @@ def main() -> None:
 
     thread = SYSTEM.start_thread({"service": run_service, "group": run_group}[what], "beside")
     in_hand.wait()
-    coordinator.register(lambda: (say("heard"), write(heard)))
+    heard.on_ready(lambda _: say("heard"))
+    coordinator.register(lambda: write(heard))
     say("ready")
     if how == "c":
         hashlib.pbkdf2_hmac("sha512", b"password", b"salt", 2_000_000)

@@ -17,8 +17,12 @@ from loopwarden import ChildSpec, ExitCode, MailboxLoop, Supervisor, serve
 from loopwarden.mailbox import SqliteMailbox
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from typing_extensions import Unpack
+
     from loopwarden.mailbox import Message
-    from loopwarden.supervision import ShutdownReport
+    from loopwarden.supervision import ShutdownReport, TimeoutOptions
 
 SHUTDOWN = 20.0
 
@@ -60,9 +64,12 @@ def start_at_the_gate() -> object:
     return None
 
 
-def run(start: Any, mailboxes: list[SqliteMailbox[str, Any]], **options: Any) -> ShutdownReport:
+def run(
+    start: Callable[[], object], jobs: SqliteMailbox[str, Any], **timeouts: Unpack[TimeoutOptions]
+) -> ShutdownReport:
     tree = Supervisor("root", backoff=None, children=[ChildSpec(id="jobs", start=start)])
-    return serve(tree, mailboxes=mailboxes, **{"shutdown_timeout": SHUTDOWN, **options})
+    timeouts.setdefault("shutdown_timeout", SHUTDOWN)
+    return serve(tree, mailboxes=[jobs], **timeouts)
 
 
 def main() -> ExitCode:
@@ -73,18 +80,18 @@ def main() -> ExitCode:
     jobs: SqliteMailbox[str, Any] = SqliteMailbox(file, "jobs", body=str)
     match how:
         case "gate":
-            report = run(lambda: MailboxLoop(jobs, wait_at_the_gate, prefetch=10), [jobs])
+            report = run(lambda: MailboxLoop(jobs, wait_at_the_gate, prefetch=10), jobs)
         case "hang":
-            report = run(lambda: MailboxLoop(jobs, hang), [jobs])
+            report = run(lambda: MailboxLoop(jobs, hang), jobs)
         case "crash":
-            report = run(lambda: MailboxLoop(jobs, crash), [jobs])
+            report = run(lambda: MailboxLoop(jobs, crash), jobs)
         case "no start":
-            report = run(fail_to_start, [jobs])
+            report = run(fail_to_start, jobs)
         case "factory":
-            report = run(start_at_the_gate, [jobs], shutdown_timeout=1.0)
+            report = run(start_at_the_gate, jobs, shutdown_timeout=1.0)
         case "time-outs":
             try:
-                report = run(start_at_the_gate, [jobs], drain_timeout=SHUTDOWN + 1, grace=SHUTDOWN - 1)
+                report = run(start_at_the_gate, jobs, drain_timeout=SHUTDOWN + 1, grace=SHUTDOWN - 1)
             except ValidationError as error:
                 say(str(error))
                 return ExitCode.BAD_CONFIGURATION
