@@ -25,6 +25,7 @@ from loopwarden.supervision import ExitCode
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from loopwarden.mailbox import Message
     from loopwarden.supervision import ShutdownReport
 
 Box = SqliteMailbox[str, Any]
@@ -46,6 +47,14 @@ def phases(report: ShutdownReport) -> list[tuple[str, bool]]:
     return [(phase.name, phase.completed) for phase in report.phases]
 
 
+def receive(box: Box, count: int) -> list[Message[str, Any]]:
+    """Return so many messages as they come: what is given back comes one by one."""
+    messages: list[Message[str, Any]] = []
+    while len(messages) < count and (more := box.receive(max_messages=count, wait_time_seconds=10)):
+        messages += more
+    return messages
+
+
 CLEAN = [("not ready", True), ("drain", True), ("loops", True), ("close", True)]
 
 
@@ -56,7 +65,7 @@ def test_at_a_signal_the_unstarted_go_back_at_once_and_the_one_in_hand_completes
 
         program.send()
         program.wait_for("log: drain begins: 1 messages in hand")
-        back = jobs.receive(max_messages=10, wait_time_seconds=10)
+        back = receive(jobs, 9)
         in_the_box_meanwhile = jobs.approximate_count()
         program.let_go()
         report = program.report()
@@ -160,9 +169,12 @@ BUDGET = 2.0
 
 
 def bare_exit_seconds() -> float:
-    with Program("bare_thread") as program:
-        program.wait_for("waiting")
-        return program.seconds_to_exit()
+    """Return what the slowest of three takes, because a busy machine is not equally busy at all times."""
+    with contextlib.ExitStack() as stack:
+        programs = [stack.enter_context(Program("bare_thread")) for _ in range(3)]
+        for program in programs:
+            program.wait_for("waiting")
+        return max(program.seconds_to_exit() for program in programs)
 
 
 @pytest.mark.parametrize("priority", ["normal", "critical"])
@@ -176,6 +188,7 @@ def test_three_of_twenty_loops_hang_and_the_process_is_gone_in_time_with_all_sai
 
         took = program.seconds_to_exit()
 
+        bare = max(bare, bare_exit_seconds())
         back = {name: [(each.body, each.delivery_count) for each in box.receive()] for name, box in boxes.items()}
         report = program.report()
         assert program.exit_code() == ExitCode.DRAIN_TIMED_OUT

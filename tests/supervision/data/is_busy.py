@@ -25,32 +25,33 @@ def main() -> None:
     what, how = sys.argv[1:]
     coordinator = ShutdownCoordinator.install()
     in_hand: Ticket[None] = Ticket()
-    heard: Ticket[None] = Ticket()
+    closed: Ticket[None] = Ticket()
     jobs = open_mailbox("memory://jobs", body=str)
     jobs.send("job")
 
     def handle(_message: Message[str, Any]) -> None:
         write(in_hand)
-        heard.wait()
+        closed.wait()
 
     loop = MailboxLoop(jobs, handle)
+    coordinator.register(lambda: say("heard"))
 
     def run_service() -> None:
         service = Service(Supervisor("root", children=[ChildSpec(id="jobs", start=lambda: loop)]), signals=())
+        service.intake_closed.on_ready(lambda _: write(closed))
         coordinator.register(lambda: service.shut_down(coordinator.reason))
         report = service.run()
         say(f"drained: {report.reason}, {report.counts}, code {report.exit_code}")
 
     def run_group() -> None:
         group = LoopGroup(loops=[loop])
+        group._service.intake_closed.on_ready(lambda _: write(closed))
         group.run()
         assert group.report is not None, "it has ended"
         say(f"drained: {group.report.reason}, {group.report.counts}, code {group.report.exit_code}")
 
     thread = SYSTEM.start_thread({"service": run_service, "group": run_group}[what], "beside")
     in_hand.wait()
-    heard.on_ready(lambda _: say("heard"))
-    coordinator.register(lambda: write(heard))
     say("ready")
     if how == "c":
         hashlib.pbkdf2_hmac("sha512", b"password", b"salt", 2_000_000)

@@ -19,7 +19,7 @@ from typing_extensions import override
 
 from loopwarden import ChildSpec, MailboxLoop, Supervisor, Ticket, serve
 from loopwarden._backoff import Backoff
-from loopwarden.errors import LoopAbandonedError, ReceiptHandleExpiredError
+from loopwarden.errors import LoopAbandonedError, MessageFinalizedError, ReceiptHandleExpiredError
 from loopwarden.mailbox import SqliteMailbox
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Surprises(logging.Handler):
     @override
     def emit(self, record: logging.LogRecord) -> None:
         error = record.exc_info[1] if record.exc_info else None
-        if error is not None and not isinstance(error, Told | LoopAbandonedError | ReceiptHandleExpiredError):
+        if error is not None and not isinstance(error, Told | LoopAbandonedError):
             traceback.print_exception(error, file=sys.stderr)
 
 
@@ -65,8 +65,12 @@ class Handlers:
     def acknowledge(self, message: Message[str, Any]) -> None:
         self.work(message)
         self.note("acknowledging", message)
-        message.acknowledge()
-        self.note("acknowledged", message)
+        try:
+            message.acknowledge()
+        except (MessageFinalizedError, ReceiptHandleExpiredError):  # it was given back meanwhile
+            self.note("refused", message)
+        else:
+            self.note("acknowledged", message)
 
 
 def main() -> int:
