@@ -1,7 +1,4 @@
-"""The least that can be done: one thread with a queue, and a sentinel at SIGTERM. What its end takes is the measure.
-
-It imports what a process of loops does, so that the interpreter has the same to tear down, and runs nothing of it.
-"""
+"""The least that can be done: one thread with a queue, and a sentinel at SIGTERM. What its end takes is the measure."""
 
 from __future__ import annotations
 
@@ -12,15 +9,13 @@ import threading
 import pydantic
 import pykka
 
-import loopwarden
-
 
 def main() -> None:
     jobs: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-    signal.signal(signal.SIGTERM, lambda _number, _frame: jobs.put(None))
+    signal.signal(signal.SIGTERM, lambda *_: jobs.put(None))
     worker = threading.Thread(target=jobs.get)  # noqa: TID251  without anything of ours
     worker.start()
-    print(f"waiting, with {pykka.__name__}, {pydantic.__name__} and {loopwarden.__name__}", flush=True)
+    print(f"waiting, with {pykka.__name__} and {pydantic.__name__}", flush=True)
     worker.join()
 
 
