@@ -12,7 +12,7 @@ import pykka
 
 def main() -> None:
     jobs: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-    signal.signal(signal.SIGTERM, lambda *_: jobs.put(None))
+    signal.signal(signal.SIGTERM, lambda _number, _frame: jobs.put(None))
     worker = threading.Thread(target=jobs.get)  # noqa: TID251  without anything of ours
     worker.start()
     print(f"waiting, with {pykka.__name__} and {pydantic.__name__}", flush=True)
