@@ -35,6 +35,7 @@ from loopwarden.actors._progress import Activity, InHand, MessageFate, Progress,
 from loopwarden.actors._ref import ControlRef, check_health
 from loopwarden.actors._runnable import Runnable, SupportsPause, SupportsProcess, SupportsRecovery, SupportsRun
 from loopwarden.actors._state import LoopState
+from loopwarden.actors._work_budget import BudgetStatus, WorkBudget
 from loopwarden.actors._zombies import ZOMBIES, Zombies
 
 __all__ = [
@@ -64,6 +65,7 @@ __all__ = [
     "StallReport",
     # Answers
     "AbandonResult",
+    "BudgetStatus",
     "HealthStatus",
     "IntakeStatus",
     "MessageFate",
@@ -77,6 +79,7 @@ __all__ = [
     "MailboxLoop",
     "MainLoop",
     "Sample",
+    "WorkBudget",
     "beat",
     "stop_asked",
     # Threads that were given up

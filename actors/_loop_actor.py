@@ -237,6 +237,7 @@ class LoopActor(ControlActor):
             failed=self.vitals.total("failed"),
             returned=self.vitals.total("returned"),
             restarts=self._restarts,
+            budget=self.vitals.budget(),
             unclaimed_replies=self.unclaimed_replies,
             last_error=self.vitals.last_error,
             error=None if error is None else describe(error),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import threading
 from collections import deque
 from functools import partial
@@ -10,13 +9,14 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from loopwarden._backoff import Backoff
 from loopwarden._ticket import Ticket
+from loopwarden.actors._handler import check_handler
 from loopwarden.actors._helper import run_apart
 from loopwarden.actors._intake import Intake
 from loopwarden.actors._mailbox_worker import MailboxWorker
 from loopwarden.actors._shift import Shift
 from loopwarden.clock import SYSTEM_CLOCK, Clock
 from loopwarden.errors import InvalidParameterError
-from loopwarden.mailbox import InMemoryMailbox
+from loopwarden.mailbox import InMemoryMailbox, SupportsWaitVisible
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from loopwarden._heartbeat import Heartbeat
     from loopwarden.actors._mailbox_worker import Source
     from loopwarden.actors._progress import Progress
+    from loopwarden.actors._work_budget import WorkBudget
     from loopwarden.mailbox import Message
 
 __all__ = ["MailboxLoop"]
@@ -58,6 +59,8 @@ class MailboxLoop(Generic[T]):
             message comes back after this.
         wait_time_seconds: How long a poll waits, likewise.
         longest_lease: How long the beats of a handler (`beat`) may keep its lease alive.
+        budget: A limit of messages in hand that it shares with other loops; then ``prefetch`` is 1.
+        weight: How much one of its messages counts in the budget.
         clock: The time it lives by.
     """
 
@@ -73,6 +76,8 @@ class MailboxLoop(Generic[T]):
         visibility_timeout: float = 300,
         wait_time_seconds: float = 20,
         longest_lease: float = 43_200,
+        budget: WorkBudget | None = None,
+        weight: int = 1,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         if not callable(getattr(source, "receive", None)):
@@ -80,12 +85,16 @@ class MailboxLoop(Generic[T]):
         for parameter, value in (("concurrency", concurrency), ("prefetch", prefetch)):
             if type(value) is not int or value < 1:
                 raise InvalidParameterError(source.name, parameter, value, "a whole number from 1 on")
-        if not callable(handler):
-            raise TypeError(f"handler must be something to call, got {handler!r}")
-        if inspect.iscoroutinefunction(handler) or inspect.isgeneratorfunction(handler):
-            raise TypeError(f"handler must be a plain function, but {handler!r} is a coroutine function or a generator")
+        check_handler(handler)
         if not isinstance(crash_on, tuple) or not all(isinstance(each, type) for each in crash_on):  # pyright: ignore[reportUnnecessaryIsInstance]  a caller without types
             raise TypeError(f"crash_on must be a tuple of exception classes, got {crash_on!r}")
+        if budget is not None and (prefetch != 1 or not isinstance(source, SupportsWaitVisible)):
+            raise TypeError(
+                "a loop with a budget takes one message at a time, from a mailbox that one can wait at without"
+                f" receiving (SupportsWaitVisible), got prefetch={prefetch} and {source!r}"
+            )
+        #: The limit that it shares with other loops.
+        self.budget = budget
         self._lease = visibility_timeout
         self._wait = wait_time_seconds
         self._source = source
@@ -100,6 +109,7 @@ class MailboxLoop(Generic[T]):
             self._run_posted,
             lambda: self._halted,
             self._intake,
+            None if budget is None else (budget, budget.share(weight)),
             crash_on=crash_on,
             backoff=backoff,
             prefetch=prefetch,

@@ -8,13 +8,13 @@ import random
 import threading
 from collections import deque
 from functools import partial
-from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, final
 
 from loopwarden._heartbeat import Heartbeat
 from loopwarden._log import describe, report
 from loopwarden._ticket import Ticket
 from loopwarden.actors._current import current
+from loopwarden.actors._handler import refuse_unfinished
 from loopwarden.actors._progress import Fate, MessageFate, Progress
 from loopwarden.errors import (
     MailboxClosedError,
@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 
     from loopwarden._backoff import Backoff
     from loopwarden.actors._intake import Intake
+    from loopwarden.actors._work_budget import Permit, Share, WorkBudget
     from loopwarden.clock import Clock
-    from loopwarden.mailbox import Message
+    from loopwarden.mailbox import Message, SupportsWaitVisible
 
 __all__ = ["MailboxWorker", "Source"]
 
@@ -64,6 +65,7 @@ class MailboxWorker:
         run_posted: Runs the work that was posted to the loop.
         is_stopped: Says whether the whole loop is stopped.
         intake: Says whether messages are to be taken.
+        allowance: What limits how many are in hand, in this loop and others: the budget, and this loop's share.
         crash_on: Classes of exceptions that end the loop.
         backoff: How long a message whose handler raised stays away.
         prefetch: How many messages one receive may return.
@@ -71,13 +73,14 @@ class MailboxWorker:
         clock: The time.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0917  one caller, which makes many alike
         self,
         source: Source[Any],
         handler: Callable[[Message[Any, Any]], object],
         run_posted: Callable[[], None],
         is_stopped: Callable[[], bool],
         intake: Intake,
+        allowance: tuple[WorkBudget, Share] | None,
         *,
         crash_on: tuple[type[BaseException], ...],
         backoff: Backoff,
@@ -90,6 +93,8 @@ class MailboxWorker:
         self._run_posted = run_posted
         self._is_stopped = is_stopped
         self._intake = intake
+        self._allowance = allowance
+        self._permit: Permit | None = None
         self._crash_on = crash_on
         self._backoff = backoff
         self._batch = prefetch
@@ -131,6 +136,7 @@ class MailboxWorker:
         self.is_abandoned = True
         self.token.stop()
         self._intake.leave(self)
+        self._release()
         message = self._in_hand
         timer = None
         try:
@@ -155,6 +161,7 @@ class MailboxWorker:
         self._intake.enter(self)
         try:
             while max_iterations is None or polls < max_iterations:
+                self._release()
                 if self._is_recalled:
                     self.return_unstarted()  # their leases may have ended, and others may be free
                     # First the new token, then the look: whoever stops, abandons or posts does it in the other order.
@@ -167,7 +174,9 @@ class MailboxWorker:
                     continue
                 polls += 1
                 try:
-                    self._poll(visibility_timeout, wait_time_seconds if not failures else 0)
+                    wait = wait_time_seconds if not failures else 0
+                    if self._allowance is None or self._has_turn(*self._allowance, wait):
+                        self._poll(visibility_timeout, wait if self._allowance is None else 0)
                     failures = 0
                 except MailboxClosedError:
                     return
@@ -178,12 +187,30 @@ class MailboxWorker:
                 self._work_off(visibility_timeout)
         finally:
             self.return_unstarted()
+            self._release()
             self._intake.leave(self)
             self.progress.quiet_until = math.inf  # who has gone home is not stalled
             current.heartbeat, current.is_stopped = before, None
 
     def _is_done(self) -> bool:
         return self.is_abandoned or self._is_stopped() or self.token.stopped or self._source.closed
+
+    def _has_turn(self, budget: WorkBudget, share: Share, wait: float) -> bool:
+        """Wait until there is something to receive, and then for the permit to; false if it is none of its turn."""
+        if wait or not self.progress.is_degraded:
+            self.progress.polling(wait)
+        self.heartbeat.beat()
+        if not cast("SupportsWaitVisible", self._source).wait_visible(wait, self.token):
+            return False
+        self.progress.throttled()
+        self._permit = budget.take(share, self.token)
+        return self._permit is not None
+
+    def _release(self) -> None:
+        """Let others have what this one needs no more."""
+        permit, self._permit = self._permit, None
+        if permit is not None:
+            permit.release()
 
     def _rest(self) -> None:
         """Take nothing until the intake is open again; woken by a nudge, or by the token's stop."""
@@ -239,6 +266,7 @@ class MailboxWorker:
 
     def _wait_for_the_broker(self, failures: int, error: MailboxConnectionError) -> None:
         """Stay alive and look again later; a broker that is away is no reason to end."""
+        self._release()
         delay = self._backoff.delay(failures, self._dice.random())
         self.progress.degraded(delay)
         self.heartbeat.beat()
@@ -275,7 +303,7 @@ class MailboxWorker:
             if deadline is not None:
                 extender.extend_until(deadline)
             with extender:
-                _refuse_unfinished(self._handler(message))
+                refuse_unfinished(self._handler(message))
         except BaseException as error:
             self.progress.failed += 1
             delay = self._backoff.delay(message.delivery_count, self._dice.random())
@@ -317,13 +345,3 @@ class MailboxWorker:
             )
             return False
         return True
-
-
-def _refuse_unfinished(result: object) -> None:
-    """Raise if a handler has returned before it has done anything, as a coroutine function or a generator does."""
-    if not isinstance(result, CoroutineType | GeneratorType | AsyncGeneratorType):
-        return
-    unfinished = cast("Any", result)
-    if not isinstance(result, AsyncGeneratorType):
-        unfinished.close()
-    raise TypeError(f"a handler must be a plain function, but this one returned a {type(unfinished).__name__}")

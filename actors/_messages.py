@@ -11,6 +11,7 @@ from pydantic.json_schema import SkipJsonSchema
 from loopwarden._ticket import Ticket
 from loopwarden.actors._progress import Activity, InHand, MessageFate, WorkerStatus
 from loopwarden.actors._state import LoopState
+from loopwarden.actors._work_budget import BudgetStatus
 
 __all__ = [
     "AbandonRequest",
@@ -106,6 +107,8 @@ class HealthStatus(_Reply):
     returned: int = 0
     #: How often its supervisor has started it again.
     restarts: int = 0
+    #: The limit that it shares with other loops, if there is one.
+    budget: BudgetStatus | None = None
     #: When its supervisor will start it again, in monotonic seconds, while it is ``backing_off``.
     retry_at: float | None = None
     #: Answers that nobody took, because their ticket was cancelled or completed by somebody else.

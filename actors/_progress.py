@@ -33,6 +33,7 @@ class Activity(StrEnum):
     BACKING_OFF = "backing_off"
     STALLED = "stalled"
     DEGRADED = "degraded"
+    THROTTLED = "throttled"
 
 
 class InHand(BaseModel):
@@ -128,6 +129,11 @@ class Progress:
     def paused(self) -> None:
         """Say that the worker has nothing in hand and takes nothing, for as long as it is to."""
         self._doing = (Activity.PAUSED, self._clock.monotonic(), None)
+        self.quiet_until = math.inf
+
+    def throttled(self) -> None:
+        """Say that there is something to receive, but that too much is in hand already, here or in other loops."""
+        self._doing = (Activity.THROTTLED, self._clock.monotonic(), None)
         self.quiet_until = math.inf
 
     @property

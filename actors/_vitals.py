@@ -7,6 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, cast, final
 
 from loopwarden.actors._progress import Activity, Progress, WorkerStatus
+from loopwarden.actors._work_budget import BudgetStatus, WorkBudget
 
 if TYPE_CHECKING:
     from loopwarden._heartbeat import Heartbeat
@@ -72,6 +73,11 @@ class Vitals:
         """Begin anew: the loop goes on after all."""
         for worker in (*self._retired, *self.workers):
             worker.fates = []
+
+    def budget(self) -> BudgetStatus | None:
+        """Return how much is used of the limit that the loop shares with others."""
+        budget: object = getattr(self._loop, "budget", None)
+        return budget.snapshot() if isinstance(budget, WorkBudget) else None
 
     def in_hand(self) -> tuple[InHand, ...]:
         """Return what the workers have in hand, or had when the loop ended."""

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from loopwarden.mailbox._message import Message
     from loopwarden.mailbox._token import Token
 
-__all__ = ["DeadLetters", "Mailbox", "Reaped"]
+__all__ = ["DeadLetters", "Mailbox", "Reaped", "SupportsWaitVisible"]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -204,4 +204,20 @@ class DeadLetters(Protocol[T]):
 
     def purge(self) -> int:
         """Delete all letters; return how many that were."""
+        ...
+
+
+@runtime_checkable
+class SupportsWaitVisible(Protocol):
+    """A mailbox that one can wait at without receiving; what a loop with a `WorkBudget` needs."""
+
+    def wait_visible(self, timeout: float, token: Token | None = None) -> bool:
+        """Block until something can be received, the token is stopped or nudged, or ``timeout`` has passed.
+
+        Returns:
+            True if there is something; whoever receives first has it.
+
+        Raises:
+            MailboxClosedError: if the mailbox is, or in the meantime becomes, closed.
+        """
         ...

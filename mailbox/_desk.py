@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, final
 
-from loopwarden.errors import ReceiptHandleExpiredError, SerializationError
+from loopwarden.errors import MailboxClosedError, ReceiptHandleExpiredError, SerializationError
 from loopwarden.mailbox._admission import Admission
 from loopwarden.mailbox._dead_letter import DeadLetter
 from loopwarden.mailbox._message import Message
@@ -169,6 +169,15 @@ class Desk(Generic[T, R]):
             if shelf.has_visible:
                 self.waiters.wake_one()
         return messages
+
+    def look(self) -> tuple[bool, float]:
+        """Say whether something is there, and when to look again; under the lock, see `Lookout.look`."""
+        if self.closed:
+            raise MailboxClosedError(self._name)
+        now = self._monotonic()
+        if now >= self.shelf.first_due:
+            self.bring_back(now)
+        return self.shelf.has_visible, self.shelf.first_due - now
 
     def bring_back(self, now: float) -> tuple[list[Entry], list[Entry]]:
         """Do what is due."""

@@ -17,6 +17,7 @@ from loopwarden.mailbox._codec import Codec
 from loopwarden.mailbox._contract import Reaped
 from loopwarden.mailbox._desk import Desk
 from loopwarden.mailbox._in_memory_dead_letters import InMemoryDeadLetters
+from loopwarden.mailbox._lookout import wait_visible
 from loopwarden.mailbox._parameters import (
     check_dedup_id,
     check_headers,
@@ -266,6 +267,10 @@ class InMemoryMailbox(Generic[T, R]):
                 if gate is not None and not self.desk.waiters.leave(gate) and self.desk.shelf.has_visible:
                     self.desk.waiters.wake_one()
             raise
+
+    def wait_visible(self, timeout: float, token: Token | None = None) -> bool:
+        """Wait until there is something to receive; see `SupportsWaitVisible`."""
+        return wait_visible(self.desk, self._clock, timeout, token)
 
     def reap(self) -> Reaped:
         """Bring back what is due; see `Mailbox.reap`."""

@@ -12,6 +12,7 @@ from loopwarden.errors import MailboxClosedError, MailboxFullError
 from loopwarden.mailbox._capabilities import Capabilities
 from loopwarden.mailbox._codec import Codec
 from loopwarden.mailbox._contract import Reaped
+from loopwarden.mailbox._lookout import wait_visible
 from loopwarden.mailbox._parameters import (
     DEDUP_WINDOW,
     check_dedup_id,
@@ -23,6 +24,7 @@ from loopwarden.mailbox._parameters import (
 )
 from loopwarden.mailbox._replies import reply_target
 from loopwarden.mailbox._sqlite_dead_letters import SqliteDeadLetters
+from loopwarden.mailbox._sqlite_lookout import SqliteLookout
 from loopwarden.mailbox._sqlite_queue import Row, SqliteQueue
 from loopwarden.mailbox._sqlite_receive import RECHECK, receive
 from loopwarden.mailbox._sqlite_store import SqliteStore
@@ -112,6 +114,7 @@ class SqliteMailbox(Generic[T, R]):
         self._queue: SqliteQueue[T] = SqliteQueue(
             self._store, name, clock, max_deliveries=max_deliveries, read=self._read, reply=self._send_reply
         )
+        self._lookout = SqliteLookout(self._store, name, self._queue.waiters, clock)
         self._dead: SqliteDeadLetters[T] = SqliteDeadLetters(self._store, name, self._codec, clock)
         self._step = self._store.transaction(name)
         self._single = self._store.transaction(name, single=True)
@@ -274,6 +277,10 @@ class SqliteMailbox(Generic[T, R]):
     def acknowledge_many(self, messages: Iterable[Message[T, R]]) -> list[Message[T, R]]:
         """Acknowledge all in one transaction; see `Mailbox.acknowledge_many`."""
         return self._queue.acknowledge_many(messages)
+
+    def wait_visible(self, timeout: float, token: Token | None = None) -> bool:
+        """Wait until there is something to receive; see `SupportsWaitVisible`."""
+        return wait_visible(self._lookout, self._clock, timeout, token)
 
     def reap(self) -> Reaped:
         """Bring back what is due; see `Mailbox.reap`."""
