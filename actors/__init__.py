@@ -31,6 +31,7 @@ from loopwarden.actors._messages import (
     ShutdownResult,
     StallReport,
 )
+from loopwarden.actors._offload_pool import OffloadPool
 from loopwarden.actors._progress import Activity, InHand, MessageFate, Progress, WorkerStatus
 from loopwarden.actors._ref import ControlRef, check_health
 from loopwarden.actors._runnable import Runnable, SupportsPause, SupportsProcess, SupportsRecovery, SupportsRun
@@ -82,6 +83,8 @@ __all__ = [
     "WorkBudget",
     "beat",
     "stop_asked",
+    # Work beside loops
+    "OffloadPool",
     # Threads that were given up
     "ZOMBIES",
     "Zombies",

@@ -33,7 +33,7 @@ from loopwarden.supervision._requests import (
 )
 from loopwarden.supervision._scope import DaemonScope, daemon_scope
 from loopwarden.supervision._service import Service, TimeoutOptions, serve
-from loopwarden.supervision._shutdown import SupportsWaitIdle
+from loopwarden.supervision._shutdown import SupportsClose
 from loopwarden.supervision._shutdown_coordinator import ShutdownCoordinator
 from loopwarden.supervision._shutdown_report import LoopReport, PhaseReport, ShutdownReport
 from loopwarden.supervision._signal_relay import SignalRelay
@@ -61,7 +61,7 @@ __all__ = [
     "PhaseReport",
     "Service",
     "ShutdownReport",
-    "SupportsWaitIdle",
+    "SupportsClose",
     "TimeoutOptions",
     "Timeouts",
     "serve",

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from loopwarden.actors import ControlRef
     from loopwarden.mailbox import Mailbox
-    from loopwarden.supervision._shutdown import SupportsWaitIdle
+    from loopwarden.supervision._shutdown import SupportsClose
     from loopwarden.supervision._shutdown_report import ShutdownReport
 
 __all__ = ["Service", "TimeoutOptions", "serve"]
@@ -68,7 +68,7 @@ class Service:
         tree: Supervisor | SupervisorRef,
         *,
         mailboxes: Sequence[Mailbox[Any, Any]] = (),
-        pools: Sequence[SupportsWaitIdle] = (),
+        pools: Sequence[SupportsClose] = (),
         signals: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGINT),
         health_port: int | None = None,
         health_host: str = "127.0.0.1",
@@ -205,7 +205,7 @@ def serve(
     tree: Supervisor | SupervisorRef,
     *,
     mailboxes: Sequence[Mailbox[Any, Any]] = (),
-    pools: Sequence[SupportsWaitIdle] = (),
+    pools: Sequence[SupportsClose] = (),
     signals: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGINT),
     health_port: int | None = None,
     health_host: str = "127.0.0.1",

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from loopwarden.supervision._supervisor_ref import SupervisorRef
     from loopwarden.supervision._timeouts import Timeouts
 
-__all__ = ["Shutdown", "SupportsWaitIdle"]
+__all__ = ["Shutdown", "SupportsClose"]
 
 #: Seconds that a tree has to end once all of it was given up, which takes it milliseconds unless a store hangs; and
 #: that mailboxes have to close.
@@ -42,11 +42,11 @@ LAST_SECONDS = 2.0
 MOMENT = 0.25
 
 
-class SupportsWaitIdle(Protocol):
-    """Work beside the loops, which may still hand its results to them."""
+class SupportsClose(Protocol):
+    """Work beside the loops, which may still hand its results to them, as that of an `OffloadPool`."""
 
-    def wait_idle(self, timeout: float) -> bool:
-        """Block until there is none, or ``timeout`` seconds have passed; say which."""
+    def close(self, timeout: float) -> bool:
+        """Accept no more of it, and block until there is none, or ``timeout`` seconds have passed; say which."""
         ...
 
 
@@ -78,7 +78,7 @@ class Shutdown:
         first.wait_ready(seconds, self._clock)
         return ticket.is_ready()
 
-    def conduct(self, budget: Budget, pools: Sequence[SupportsWaitIdle]) -> None:
+    def conduct(self, budget: Budget, pools: Sequence[SupportsClose]) -> None:
         """End the tree within a budget: phases 1 to 4."""
         closed = self.intake_closed
         drained: Ticket[int] = Ticket(self._clock.blocking)
@@ -93,7 +93,7 @@ class Shutdown:
         report(logging.INFO, "drain begins: %d messages in hand, %g s to complete them", in_hand, budget.seconds)
         self._phase("drain", partial(self._drain, drained, budget))
         if pools:
-            self._phase("offload", lambda: all(self._wait_idle(pool, budget) for pool in pools))
+            self._phase("offload", lambda: all(self._close_pool(pool, budget) for pool in pools))
         self._phase("loops", partial(self._stop, budget))
 
     def _drain(self, drained: Ticket[int], budget: Budget) -> bool:
@@ -109,10 +109,10 @@ class Shutdown:
         report(logging.WARNING, text, took, self._timeouts.drain_timeout, count)
         return False
 
-    def _wait_idle(self, pool: SupportsWaitIdle, budget: Budget) -> bool:
+    def _close_pool(self, pool: SupportsClose, budget: Budget) -> bool:
         answer: Ticket[bool] = Ticket(self._clock.blocking)
         left = self._left(budget)
-        idle = run_apart(lambda: write(answer, pool.wait_idle(left)), "loopwarden-wait-idle", self._clock.blocking)
+        idle = run_apart(lambda: write(answer, pool.close(left)), "loopwarden-close-pool", self._clock.blocking)
         self.wait_for(idle, left)
         return answer.is_ready() and answer.wait(0)
 

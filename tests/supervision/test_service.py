@@ -319,7 +319,7 @@ def test_pools_are_waited_for_before_the_loops_are_stopped(clock: FakeClock, job
     with Hold() as hold:
 
         class Pool:
-            def wait_idle(self, timeout: float) -> bool:
+            def close(self, timeout: float) -> bool:
                 hold(timeout)
                 return True
 

@@ -1,0 +1,168 @@
+"""`OffloadPool`: work beside the loops, on threads or processes."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Self, TypeVar, final
+
+from loopwarden._ticket import Ticket, write
+from loopwarden.actors._offload_crew import OffloadCrew, ThreadCrew
+from loopwarden.clock import SYSTEM_CLOCK, Clock
+from loopwarden.errors import ActorDeadError, TicketTimeoutError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+__all__ = ["OffloadPool"]
+
+T = TypeVar("T")
+
+
+@final
+class OffloadPool:
+    """Runs functions for loops that must not be kept waiting, and answers by tickets.
+
+    A time-out wins over a late completion, which is counted and dropped. What was accepted is run once, also if its
+    time-out has passed or nobody reads the ticket; what is refused, because the pool is closed, never runs, and its
+    ticket says so. Give it to `serve(pools=[…])`: it is drained after the loops and before they are stopped, so a
+    completion never comes to a loop that is gone.
+
+    >>> with OffloadPool(workers=2) as pool:
+    ...     pool.submit(pow, 2, 10, timeout=5).wait()
+    1024
+
+    Args:
+        name: What its threads are called.
+        workers: How many functions run at once.
+        processes: Whether they run in processes of their own, for work that keeps the interpreter busy. Then functions,
+            arguments and results must be picklable, and ``__main__`` importable.
+        clock: The time.
+    """
+
+    def __init__(
+        self, name: str = "offload", *, workers: int = 4, processes: bool = False, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
+        if type(workers) is not int or workers < 1:
+            raise ValueError(f"workers of {name!r} must be a whole number from 1 on, got {workers!r}")
+        self.name = name
+        self._clock = clock
+        self._lock = clock.blocking.lock()  # guards _is_closed together with _in_flight, who waits for that, and counts
+        self._is_closed = False
+        self._in_flight: set[Ticket[Any]] = set()
+        self._idle: list[Ticket[None]] = []
+        self._refused = self._late = 0
+        self._crew: OffloadCrew = ThreadCrew(name, workers, clock.blocking)
+        if processes:
+            # Only whoever wants processes pays for the import.
+            from loopwarden.actors._process_crew import ProcessCrew  # noqa: PLC0415
+
+            self._crew = ProcessCrew(name, workers)
+
+    def submit(self, function: Callable[..., T], /, *args: Any, timeout: float | None = None) -> Ticket[T]:
+        """Run ``function(*args)`` soon; the ticket resolves to what it returns or raises.
+
+        Args:
+            function: What to run.
+            args: What to run it with; use ``functools.partial`` for keywords.
+            timeout: Seconds from now after which the ticket fails with `TicketTimeoutError`; the function goes on.
+
+        Raises:
+            TypeError: if it cannot be called, or ``timeout`` is no number of seconds.
+        """
+        if not callable(function):
+            raise TypeError(f"submit() takes something to call, got {function!r}")
+        if timeout is not None and (type(timeout) not in {int, float} or not 0 <= timeout < math.inf):
+            raise TypeError(f"timeout must be a number of seconds from 0 on, or None, got {timeout!r}")
+        ticket: Ticket[T] = Ticket(self._clock.blocking)
+        with self._lock:
+            is_accepted = not self._is_closed
+            if is_accepted:
+                self._in_flight.add(ticket)
+            else:
+                self._refused += 1
+        if not is_accepted:
+            ticket.fail(ActorDeadError(str(self)))
+            return ticket
+
+        def done(result: Any, error: BaseException | None) -> None:
+            self._done(ticket, result, error)
+
+        try:
+            if timeout is not None:
+                self._set_timer(ticket, timeout, function)
+            self._crew.run(function, args, done)
+        except BaseException as error:  # noqa: BLE001  there is no thread or process for it: that is the answer
+            done(None, error)
+        return ticket
+
+    @property
+    def in_flight(self) -> int:
+        """How many functions were accepted and have not returned, also of tickets that timed out."""
+        return len(self._in_flight)
+
+    @property
+    def late(self) -> int:
+        """How many have returned when nobody waited for it any more."""
+        return self._late
+
+    @property
+    def refused(self) -> int:
+        """How many were not accepted, because the pool was closed."""
+        return self._refused
+
+    def wait_idle(self, timeout: float | None = None) -> bool:
+        """Block until nothing is in flight, or ``timeout`` seconds have passed; say which. Others may still submit."""
+        with self._lock:
+            if not self._in_flight:
+                return True
+            idle: Ticket[None] = Ticket(self._clock.blocking)
+            self._idle.append(idle)
+        return idle.wait_ready(timeout, self._clock)  # resolved by the last one in flight
+
+    def close(self, timeout: float = 30.0) -> bool:
+        """Accept nothing more, and wait for what was accepted; say whether all of it is done.
+
+        What is not done by then is given up: its tickets fail, its threads are left behind as zombies, its processes
+        are killed. Closing again changes nothing.
+        """
+        with self._lock:
+            self._is_closed = True
+        is_idle = self.wait_idle(timeout)
+        with self._lock:
+            given_up = tuple(self._in_flight)
+        for ticket in given_up:
+            write(ticket, error=ActorDeadError(str(self)))
+        self._crew.close()
+        return is_idle
+
+    def _set_timer(self, ticket: Ticket[Any], timeout: float, function: Callable[..., Any]) -> None:
+        what = f" from {getattr(function, '__qualname__', type(function).__name__)} in pool {self.name!r}"
+        timer = self._clock.call_later(timeout, lambda: write(ticket, error=TicketTimeoutError(timeout, what)))
+        ticket.on_ready(lambda _: timer.cancel())
+
+    def _done(self, ticket: Ticket[Any], result: object, error: BaseException | None) -> None:
+        # First the answer: whoever waits until nothing is in flight finds every ticket resolved.
+        is_late = not write(ticket, result, error)
+        idle: list[Ticket[None]] = []
+        with self._lock:
+            self._in_flight.discard(ticket)
+            self._late += is_late
+            if not self._in_flight:
+                idle, self._idle = self._idle, []
+        for each in idle:
+            write(each)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<{self}, {self.in_flight} in flight{', closed' if self._is_closed else ''}>"
+
+    def __str__(self) -> str:
+        return f"OffloadPool {self.name!r}"

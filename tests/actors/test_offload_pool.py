@@ -1,0 +1,289 @@
+"""Work beside the loops: accepted work runs once, refused work never, and every ticket resolves."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+from functools import partial
+from typing import Any
+
+import pytest
+
+from loopwarden import ChildSpec, MailboxLoop, Supervisor, Ticket, wait_all
+from loopwarden._blocking import SYSTEM
+from loopwarden._ticket import settle
+from loopwarden.actors import ZOMBIES, OffloadPool
+from loopwarden.errors import ActorDeadError, TicketTimeoutError
+from loopwarden.mailbox import InMemoryMailbox
+from loopwarden.supervision import ExitCode, Service, ShutdownReport
+from loopwarden.testing import FakeClock, FaultyBlocking, Hold
+
+
+def test_the_ticket_resolves_to_what_the_function_returns() -> None:
+    with OffloadPool() as pool:
+        assert pool.submit(pow, 2, 10).wait(5) == 1024
+        assert (pool.in_flight, pool.late, pool.refused) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), SystemExit(3), KeyboardInterrupt()], ids=repr)
+def test_what_a_function_raises_is_the_answer_and_ends_nobody(error: BaseException) -> None:
+    def fail() -> None:
+        raise error
+
+    with OffloadPool(workers=1) as pool:
+        failed = pool.submit(fail)
+        failed.wait_ready(5)
+
+        assert failed.has_failed()
+        assert pool.submit(pow, 2, 2).wait(5) == 4
+
+
+def test_as_many_run_at_once_as_there_are_workers() -> None:
+    with Hold() as first, Hold() as second, OffloadPool(workers=2) as pool:
+        pool.submit(first)
+        pool.submit(second)
+        third = pool.submit(pow, 2, 2)
+        first.wait_reached()
+        second.wait_reached()
+
+        assert (pool.in_flight, third.is_ready()) == (3, False)
+        first.release()
+        assert third.wait(5) == 4
+        second.release()
+
+
+def test_a_time_out_wins_and_the_late_completion_is_dropped(clock: FakeClock) -> None:
+    pool = OffloadPool(clock=clock)
+    with Hold() as hold:
+        ticket = pool.submit(hold, timeout=5)
+        hold.wait_reached()
+        clock.advance(5)
+
+        with pytest.raises(TicketTimeoutError, match="no answer from Hold in pool 'offload' after 5 s"):
+            ticket.wait(5)
+        assert (pool.in_flight, pool.wait_idle(0)) == (1, False)
+    assert pool.wait_idle(5)
+    assert pool.late == 1
+    pool.close()
+
+
+def test_a_completion_in_time_leaves_no_timer_behind(clock: FakeClock) -> None:
+    pool = OffloadPool(clock=clock)
+    pool.submit(pow, 2, 2, timeout=5).wait(5)
+    pool.wait_idle(5)
+
+    assert "0 timers" in repr(clock)
+    pool.close()
+
+
+def test_what_is_refused_never_runs_and_its_ticket_says_so() -> None:
+    ran: list[int] = []
+    pool = OffloadPool("renders")
+    pool.close()
+
+    with pytest.raises(ActorDeadError, match="OffloadPool 'renders' has ended"):
+        pool.submit(ran.append, 1).wait(5)
+    assert (ran, pool.refused) == ([], 1)
+
+
+def test_the_close_waits_for_what_was_accepted() -> None:
+    closed: Ticket[bool] = Ticket()
+    with Hold() as hold:
+        pool = OffloadPool(workers=1)
+        held, queued = pool.submit(hold), pool.submit(pow, 2, 2)
+        hold.wait_reached()
+        SYSTEM.start_thread(lambda: settle(closed, pool.close), "closes")
+
+        assert not closed.is_ready()
+    assert closed.wait(5)
+    assert (held.is_ready(), queued.wait(0)) == (True, 4)
+
+
+def test_a_close_that_times_out_fails_the_tickets_and_counts_the_threads() -> None:
+    with Hold() as hold:
+        pool = OffloadPool("stuck", workers=1)
+        held, queued = pool.submit(hold), pool.submit(pow, 2, 2)
+        hold.wait_reached()
+
+        assert not pool.close(0)
+        assert held.has_failed()
+        assert queued.has_failed()
+        assert "stuck-offload" in ZOMBIES.names
+    assert pool.wait_idle(5)
+    assert pool.late == 2
+
+
+def test_without_a_thread_the_ticket_says_why() -> None:
+    starts = iter([RuntimeError("can't start new thread"), None])
+
+    def before_start(_name: str) -> None:
+        if (error := next(starts)) is not None:
+            raise error
+
+    pool = OffloadPool(clock=FakeClock(blocking=FaultyBlocking(before_start=before_start)))
+    refused = pool.submit(pow, 2, 2)
+
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        refused.wait(5)
+    assert pool.in_flight == 0
+    assert pool.submit(pow, 2, 2).wait(5) == 4
+    pool.close()
+
+
+@pytest.mark.parametrize(("function", "timeout"), [(None, None), (print, -1), (print, True), (print, float("nan"))])
+def test_what_cannot_be_submitted_is_refused_by_name(function: Any, timeout: Any) -> None:
+    with OffloadPool() as pool, pytest.raises(TypeError, match=r"something to call|number of seconds"):
+        pool.submit(function, timeout=timeout)
+
+
+@pytest.mark.parametrize("workers", [0, -1, 1.5, True], ids=repr)
+def test_a_number_of_workers_that_is_none_is_refused(workers: Any) -> None:
+    with pytest.raises(ValueError, match="workers of 'p' must be a whole number from 1 on"):
+        OffloadPool("p", workers=workers)
+
+
+def test_a_pool_is_closed_after_the_drain_and_before_the_loops_are_stopped() -> None:
+    jobs: InMemoryMailbox[str, None] = InMemoryMailbox("jobs")
+    jobs.send("a page")
+    rendered: list[str] = []
+    with Hold() as hold:
+        pool = OffloadPool()
+
+        def handle(message: Any) -> None:
+            rendered.append(pool.submit(hold, message.body, timeout=5).wait())
+
+        tree = Supervisor("app", children=[ChildSpec(id="loop", start=lambda: MailboxLoop(jobs, handle))])
+        service = Service(tree, signals=(), stall_threshold=None, pools=[pool])
+        returned: Ticket[ShutdownReport] = Ticket()
+        SYSTEM.start_thread(lambda: settle(returned, service.run), "service")
+        hold.wait_reached()
+        service.shut_down()
+        service.intake_closed.wait(5)
+
+        assert pool.in_flight == 1  # what is in hand may still need it
+    report = returned.wait(5)
+    assert ([phase.name for phase in report.phases], report.exit_code) == (
+        ["not ready", "drain", "offload", "loops", "close"],
+        ExitCode.OK,
+    )
+    assert len(rendered) == 1
+    assert pool.submit(print).has_failed()
+
+
+class Books:
+    """What was submitted while a tree was being shut down, and what ran."""
+
+    def __init__(self) -> None:
+        self.ran: list[int] = []
+        self.tickets: dict[int, Ticket[int]] = {}
+
+    def work(self, number: int) -> int:
+        self.ran.append(number)
+        return number
+
+    def submit(self, pool: OffloadPool, numbers: range, seed: int) -> None:
+        dice = random.Random(seed)
+        for number in numbers:
+            timeout = dice.choice((None, 0, 0.0001, 0.001, 5))
+            self.tickets[number] = pool.submit(self.work, number, timeout=timeout)
+
+
+def check_books(submits: int) -> None:
+    """Submit from four threads while the tree that the pool belongs to is shut down, and count."""
+    jobs: InMemoryMailbox[int, None] = InMemoryMailbox("jobs")
+    jobs.send_many(list(range(50)))
+    pool, books = OffloadPool(workers=4), Books()
+    children = [ChildSpec(id=f"loop-{number}", start=partial(MailboxLoop[int], jobs, print)) for number in range(5)]
+    service = Service(Supervisor("app", children=children), signals=(), stall_threshold=None, pools=[pool])
+    returned: Ticket[ShutdownReport] = Ticket()
+    SYSTEM.start_thread(lambda: settle(returned, service.run), "service")
+    each = submits // 4
+    submitted = [Ticket[None]() for _ in range(4)]
+    for index, done in enumerate(submitted):
+        numbers = range(index * each, (index + 1) * each)
+        SYSTEM.start_thread(partial(settle, done, partial(books.submit, pool, numbers, index)), "submits")
+    while len(books.tickets) < submits // 3:
+        pass  # in the middle of it
+    service.shut_down()
+    wait_all(submitted, timeout=60)
+    report = returned.wait(30)
+    accepted = {number for number, ticket in books.tickets.items() if not _is_refused(ticket)}
+
+    assert report.exit_code is ExitCode.OK
+    assert all(ticket.wait_ready(5) for ticket in books.tickets.values())
+    assert len(books.tickets) == submits
+    assert sorted(books.ran) == sorted(accepted)
+    assert pool.refused == submits - len(accepted)
+    assert pool.in_flight == 0
+
+
+def _is_refused(ticket: Ticket[int]) -> bool:
+    ticket.wait_ready(5)
+    try:
+        ticket.wait(0)
+    except ActorDeadError:
+        return True
+    except TicketTimeoutError:
+        return False
+    return False
+
+
+def test_while_a_tree_is_shut_down_every_ticket_resolves_and_accepted_work_runs_once() -> None:
+    check_books(10_000)
+
+
+@pytest.mark.prove
+def test_a_hundred_thousand_submits_while_a_tree_is_shut_down() -> None:
+    check_books(100_000)
+
+
+# Processes
+
+
+def test_a_process_runs_the_function_elsewhere() -> None:
+    with OffloadPool(processes=True, workers=1) as pool:
+        there = pool.submit(os.getpid).wait(30)
+
+        assert there != os.getpid()
+        failed = pool.submit(pow, 0, -1)
+        failed.wait_ready(30)
+        with pytest.raises(ZeroDivisionError):
+            failed.wait(0)
+
+
+def test_a_process_that_dies_fails_its_ticket_and_is_replaced() -> None:
+    with OffloadPool(processes=True, workers=1) as pool:
+        victim = pool.submit(os.getpid).wait(30)
+        dead = pool.submit(signal.pause)
+        os.kill(victim, signal.SIGKILL)
+        dead.wait_ready(30)
+
+        assert dead.has_failed()
+        assert pool.submit(pow, 2, 2).wait(30) == 4
+
+
+def test_a_process_that_hangs_is_killed_at_the_close() -> None:
+    pool = OffloadPool(processes=True, workers=1)
+    pool.submit(pow, 2, 2).wait(30)
+    hangs = pool.submit(signal.pause)
+
+    assert not pool.close(0)
+    assert hangs.has_failed()
+    assert pool.wait_idle(30)
+
+
+def test_a_pool_is_used_by_many_threads_at_once() -> None:
+    with OffloadPool(workers=8) as pool:
+        gathered: list[list[int]] = []
+
+        def use() -> None:
+            gathered.append(wait_all([pool.submit(abs, -number) for number in range(200)], timeout=10))
+
+        threads = [SYSTEM.start_thread(use, "uses") for _ in range(4)]
+        for thread in threads:
+            thread.join(10)
+
+        assert gathered == [list(range(200))] * 4
+        assert threading.active_count() > 0
