@@ -10,6 +10,8 @@ import queue
 import threading
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, final
 
+from loopwarden._lock_order import checked, is_checked
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
@@ -134,7 +136,7 @@ class _SystemBlocking:
     """Real locks, queues and threads."""
 
     # The standard library's own types, without a call of ours in between: they are on the path of every message.
-    lock = staticmethod(threading.Lock)
+    lock = staticmethod(checked(threading.Lock) if is_checked() else threading.Lock)
     gate = staticmethod(_LockGate)
     queue = staticmethod(cast("Callable[[], WorkQueue[Any]]", queue.SimpleQueue))
     # `dict.setdefault` is one atomic step for an int key, so it decides a race without a lock: a lock could

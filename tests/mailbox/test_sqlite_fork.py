@@ -33,7 +33,7 @@ with jobs._store.lock:
 address = jobs._store.bell._address
 held = sys.argv[2] == "held"
 if held:
-    jobs._store.lock.acquire()
+    jobs._store.lock.__enter__()
 child = os.fork()
 if child == 0:
     status = 1
@@ -55,7 +55,7 @@ if child == 0:
     finally:
         os._exit(status)
 if held:
-    jobs._store.lock.release()
+    jobs._store.lock.__exit__(None, None, None)
 _, status = os.waitpid(child, 0)
 print(os.waitstatus_to_exitcode(status), address.exists())
 message.acknowledge()
