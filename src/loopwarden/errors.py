@@ -19,6 +19,11 @@
     │   ├── StartFailed                    the child: its factory, its constructor or its start raised
     │   ├── StillRunningError              the daemon: it did not stop within the deadline
     │   └── SupervisorGaveUp               the child: it failed more often than the supervisor allows
+    ├── JournalError                       the journal of a session could not be used
+    │   ├── JournalDamagedError            the world: what is in the file is not what was written
+    │   ├── JournalLockedError             the others: another session has the file
+    │   ├── JournalReplayError             you: it was written with other events, slices or reducers
+    │   └── JournalUnavailableError        the world: it cannot be read or written now; trying later may help
     └── MailboxError                       a mailbox could not do what it was asked
         ├── InvalidParameterError          you: a value out of its range (also ValueError)
         ├── MailboxClosedError             you: it was closed
@@ -38,6 +43,25 @@ from __future__ import annotations
 import pykka
 
 from loopwarden._log import describe
+from loopwarden._mailbox_errors import (
+    InvalidParameterError,
+    MailboxClosedError,
+    MailboxConnectionError,
+    MailboxError,
+    MailboxFullError,
+    MessageFinalizedError,
+    ReceiptHandleExpiredError,
+    ReplyNotAvailableError,
+    SerializationError,
+)
+from loopwarden._root_error import LoopwardenError
+from loopwarden._session_errors import (
+    JournalDamagedError,
+    JournalError,
+    JournalLockedError,
+    JournalReplayError,
+    JournalUnavailableError,
+)
 
 __all__ = [
     "ActorDeadError",
@@ -48,6 +72,11 @@ __all__ = [
     "ChildUnavailableError",
     "InvalidChildError",
     "InvalidParameterError",
+    "JournalDamagedError",
+    "JournalError",
+    "JournalLockedError",
+    "JournalReplayError",
+    "JournalUnavailableError",
     "LoopAbandonedError",
     "LoopNotRunningError",
     "LoopwardenError",
@@ -69,10 +98,6 @@ __all__ = [
     "TicketTimeoutError",
     "UnsupportedRequestError",
 ]
-
-
-class LoopwardenError(Exception):
-    """Root of all errors raised here."""
 
 
 class TicketError(LoopwardenError):
@@ -251,94 +276,3 @@ class SupervisorGaveUp(SupervisionError):  # noqa: N818  it is what happened, as
         )
         self.supervisor = supervisor
         self.__cause__ = cause
-
-
-class MailboxError(LoopwardenError):
-    """A mailbox could not do what it was asked.
-
-    Attributes:
-        mailbox: The name of the mailbox.
-    """
-
-    def __init__(self, mailbox: str, text: str) -> None:
-        super().__init__(f"mailbox {mailbox!r}: {text}")
-        self.mailbox = mailbox
-
-
-class InvalidParameterError(MailboxError, ValueError):
-    """A value is out of its range; nothing was changed.
-
-    Attributes:
-        parameter: The name of the parameter.
-        value: What was given.
-    """
-
-    def __init__(self, mailbox: str, parameter: str, value: object, expected: str) -> None:
-        super().__init__(mailbox, f"{parameter} must be {expected}, got {value!r}")
-        self.parameter = parameter
-        self.value = value
-
-
-class MailboxClosedError(MailboxError):
-    """The mailbox was closed."""
-
-    def __init__(self, mailbox: str) -> None:
-        super().__init__(mailbox, "it is closed")
-
-
-class MailboxConnectionError(MailboxError):
-    """The store behind the mailbox cannot be reached, or does not answer, for now."""
-
-
-class MailboxFullError(MailboxError):
-    """There is no room, and none was made in time.
-
-    Attributes:
-        max_size: How many messages it holds at most.
-    """
-
-    def __init__(self, mailbox: str, max_size: int) -> None:
-        super().__init__(mailbox, f"it is full, with {max_size} messages")
-        self.max_size = max_size
-
-
-class MessageFinalizedError(MailboxError):
-    """This message was acknowledged, returned or dead-lettered before, by whoever holds it.
-
-    Attributes:
-        message_id: The message.
-    """
-
-    def __init__(self, mailbox: str, message_id: str) -> None:
-        super().__init__(mailbox, f"message {message_id} was finalised before")
-        self.message_id = message_id
-
-
-class ReceiptHandleExpiredError(MailboxError):
-    """The delivery is over: its lease has ended, or its worker was fenced. Nothing was changed.
-
-    Attributes:
-        message_id: The message.
-        receipt_handle: The delivery that is over.
-    """
-
-    def __init__(self, mailbox: str, message_id: str, receipt_handle: str) -> None:
-        super().__init__(mailbox, f"delivery {receipt_handle} of message {message_id} is over")
-        self.message_id = message_id
-        self.receipt_handle = receipt_handle
-
-
-class ReplyNotAvailableError(MailboxError):
-    """The message names no mailbox for a reply, or one that cannot be found.
-
-    Attributes:
-        message_id: The message.
-    """
-
-    def __init__(self, mailbox: str, message_id: str, why: str) -> None:
-        super().__init__(mailbox, f"message {message_id} cannot be replied to: {why}")
-        self.message_id = message_id
-
-
-class SerializationError(MailboxError):
-    """The body is not what the mailbox carries, or cannot be written as JSON."""
