@@ -42,6 +42,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/mailbox.py
 	$(BIN)/python benchmarks/supervision.py
 	$(BIN)/python benchmarks/shutdown.py
+	$(BIN)/python benchmarks/session.py
 
 format: $(READY)
 	$(BIN)/ruff format .

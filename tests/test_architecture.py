@@ -92,6 +92,9 @@ def test_an_ignored_finding_names_its_rule_and_its_reason(path: Path) -> None:
 
 
 PURE = [
+    "actors/_journal_record.py",
+    "actors/_reducers.py",
+    "actors/_slice.py",
     "actors/_state.py",
     "supervision/_child.py",
     "supervision/_effects.py",

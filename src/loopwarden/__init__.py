@@ -18,9 +18,11 @@ from loopwarden.actors import (
     ProcessRequest,
     ResumeRequest,
     Runnable,
+    Session,
     ShutdownConfirmRequest,
     ShutdownRequest,
     ShutdownResult,
+    Slice,
     SupportsProcess,
     SupportsRun,
     Ticket,
@@ -84,6 +86,9 @@ __all__ = [
     "WatchdogActor",
     "daemon_scope",
     "serve",
+    # State that events change
+    "Session",
+    "Slice",
     # Tickets
     "Ticket",
     "check_health",

@@ -49,7 +49,7 @@ class JournalLockedError(JournalError):
 
 
 class JournalReplayError(JournalError):
-    """A record is intact, but this session cannot have written it; ``__cause__`` is what its reducers raised, if they did.
+    """A record is intact, but this session cannot have written it; ``__cause__`` is why.
 
     Attributes:
         session: Whose part of the file it is.

@@ -1,0 +1,67 @@
+"""`FileLock`: says that a file is somebody's, as long as they live."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import weakref
+from typing import TYPE_CHECKING, final
+
+from loopwarden.errors import JournalLockedError, JournalUnavailableError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["FileLock"]
+
+_locks: weakref.WeakSet[FileLock] = weakref.WeakSet()
+
+
+@final
+class FileLock:
+    """A lock on the file ``<path>-lock``, which the system itself lets go when the process dies, however it dies.
+
+    It is on a file of its own, because SQLite has locks on the other one, and keeps two sessions of one process apart
+    as well as two processes. The file is never deleted: somebody may be about to lock it.
+
+    Raises:
+        JournalLockedError: if somebody has it; it says which process.
+        JournalUnavailableError: if the file cannot be made.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._descriptors: list[int] = []  # one or none; whoever pops it closes it
+        try:
+            descriptor = os.open(f"{path}-lock", os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError as error:
+            raise JournalUnavailableError(path, f"it cannot be locked: {error}") from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, str(os.getpid()).encode(), 0)  # for whoever is refused
+        except BlockingIOError:
+            owner = os.pread(descriptor, 20, 0).decode(errors="replace")
+            os.close(descriptor)
+            raise JournalLockedError(path, f"process {owner or 'unknown'} has it open") from None
+        except OSError as error:
+            os.close(descriptor)
+            raise JournalUnavailableError(path, f"it cannot be locked: {error}") from error
+        self._descriptors.append(descriptor)
+        _locks.add(self)
+
+    def release(self) -> None:
+        """Let it go; from any thread, and again without effect."""
+        try:
+            descriptor = self._descriptors.pop()
+        except IndexError:
+            return
+        os.close(descriptor)
+
+
+def _leave_to_the_parent() -> None:
+    # A forked process shares the lock: while it had the file open, the parent's death would not let it go.
+    for lock in tuple(_locks):
+        lock.release()
+
+
+os.register_at_fork(after_in_child=_leave_to_the_parent)

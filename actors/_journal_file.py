@@ -1,0 +1,168 @@
+"""`JournalFile`: one SQLite file, with the journals of a session and its children."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import weakref
+from importlib import resources
+from typing import TYPE_CHECKING, final
+
+from loopwarden.actors._file_lock import FileLock
+from loopwarden.errors import JournalDamagedError, JournalError, JournalLockedError, JournalUnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from pathlib import Path
+
+    from loopwarden._blocking import Blocking
+
+__all__ = ["JournalFile"]
+
+#: Seconds that SQLite waits for somebody else who is writing, such as a backup.
+BUSY_SECONDS = 30.0
+#: Marks a file as a journal, in SQLite's ``application_id``: "LWJ" and the version, to be raised with the schema.
+APPLICATION_ID = 0x4C574A01
+
+_files: weakref.WeakSet[JournalFile] = weakref.WeakSet()
+#: What was inherited by a fork: kept, because to drop a connection is to close it, and that writes.
+_inherited: list[object] = []
+
+
+@final
+class JournalFile:
+    """The file is in WAL mode, locked for others, and has one connection and one lock for all sessions in it.
+
+    With ``synchronous="NORMAL"`` what was committed survives the death of the process at any instant, with ``"FULL"``
+    a power cut too, at the price of a flush with each commit. Its calls block.
+
+    Raises:
+        JournalLockedError: if another session has it.
+        JournalDamagedError: if it is no SQLite file, or a broken one.
+        JournalError: if it is another kind of file.
+        JournalUnavailableError: if it cannot be opened now.
+    """
+
+    def __init__(self, path: Path, *, synchronous: str, blocking: Blocking) -> None:
+        # One file has one name, or one session could lock it by a link and another by the file itself.
+        self.path = path.resolve()
+        if self.path.is_dir():
+            raise JournalError(self.path, "it is a folder")
+        self._lock = blocking.lock()  # guards _connection; called while it is held: SQLite
+        self._connection: sqlite3.Connection | None = None
+        self._ownership = FileLock(self.path)
+        try:
+            self._connection = self._connect(synchronous)
+            self._epoch = self._take_over(self._connection)
+        except BaseException:
+            self.close()
+            raise
+        _files.add(self)
+
+    @contextlib.contextmanager
+    def transaction(self) -> Generator[sqlite3.Connection]:
+        """Give the connection for one step, which is done as a whole or not at all.
+
+        Raises:
+            JournalLockedError: if another session has taken the file over; then nothing can be written any more.
+            JournalUnavailableError: if the file cannot be read or written now; then nothing was.
+        """
+        with self._lock:
+            connection = self._connection
+            if connection is None:
+                raise JournalUnavailableError(self.path, "it is closed")
+            with self._our_errors():
+                if connection.in_transaction:  # a rollback has failed
+                    connection.rollback()
+                connection.execute("BEGIN IMMEDIATE")
+                with connection:
+                    [epoch] = connection.execute("SELECT epoch FROM owner").fetchone()
+                    if epoch != self._epoch:
+                        raise JournalLockedError(self.path, "another session has taken it over")
+                    yield connection
+
+    def give_up(self) -> None:
+        """Let another session have the file, although a thread of ours may be stuck in the middle of something.
+
+        What that thread writes afterwards is refused, as soon as the other session has opened the file.
+        """
+        self._ownership.release()
+
+    def close(self) -> None:
+        """Close the connection and let the file go; again without effect."""
+        with self._lock:
+            connection, self._connection = self._connection, None
+            try:
+                if connection is not None:
+                    connection.close()
+            finally:
+                self._ownership.release()
+
+    def outlive(self) -> object:
+        """Return what must not be dropped in a forked process."""
+        return self._connection
+
+    def _connect(self, synchronous: str) -> sqlite3.Connection:
+        with self._our_errors():
+            # isolation_level=None: transactions begin and end where we say. The lock keeps threads apart.
+            connection = sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+            try:
+                self._refuse_other_files(connection)
+                connection.execute("PRAGMA journal_mode = WAL")
+                connection.execute(f"PRAGMA synchronous = {synchronous}")
+            except BaseException:
+                connection.close()
+                raise
+        return connection
+
+    def _refuse_other_files(self, connection: sqlite3.Connection) -> None:
+        """Look at the file before anything is written to it."""
+        [mark] = connection.execute("PRAGMA application_id").fetchone()
+        [tables] = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if mark != APPLICATION_ID and (mark or tables):
+            raise JournalError(self.path, "it is no journal of a session, or of another version")
+
+    def _take_over(self, connection: sqlite3.Connection) -> int:
+        with self._our_errors():
+            connection.execute("BEGIN IMMEDIATE")
+            with connection:
+                for statement in _statements():
+                    connection.execute(statement)
+                connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+                connection.execute("UPDATE owner SET epoch = epoch + 1")
+                [epoch] = connection.execute("SELECT epoch FROM owner").fetchone()
+        return int(epoch)
+
+    @contextlib.contextmanager
+    def _our_errors(self) -> Generator[None]:
+        try:
+            yield
+        except sqlite3.IntegrityError as error:
+            # Our number is taken: a commit that seemed to fail was done. What is in the file is the truth.
+            raise JournalLockedError(self.path, f"it has a record that this session does not know: {error}") from error
+        except sqlite3.Error as error:
+            if getattr(error, "sqlite_errorcode", None) in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}:
+                raise JournalDamagedError(self.path, str(error)) from error
+            raise JournalUnavailableError(self.path, str(error)) from error
+
+    def __repr__(self) -> str:
+        return f"<JournalFile {str(self.path)!r}{', closed' if self._connection is None else ''}>"
+
+
+def _statements() -> list[str]:
+    # One by one, because executescript would commit what was begun.
+    statements = [""]
+    schema = resources.files("loopwarden.actors").joinpath("sql/journal.sql").read_text("utf-8")
+    for line in schema.splitlines(keepends=True):
+        statements[-1] += line
+        if sqlite3.complete_statement(statements[-1]):
+            statements.append("")
+    return statements[:-1]
+
+
+def _keep_inherited() -> None:
+    _inherited.extend(file.outlive() for file in tuple(_files))
+
+
+os.register_at_fork(after_in_child=_keep_inherited)
