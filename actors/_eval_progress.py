@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping  # noqa: TC003  pydantic reads it
 from dataclasses import dataclass, field
 from typing import Any, Final, final
 

@@ -107,7 +107,7 @@ def read_item(session: SessionRef) -> None:
 
 
 def events_per_second(report: Report) -> None:
-    """Print what a dispatch costs, beside a tell to an actor that does the same with it, and to one that does nothing."""
+    """Print what a dispatch costs, beside a tell to an actor that adds too, and to one that does nothing."""
     session, adder, idle = Session.open("bench", [TOTALS]), Adder.start(), Idle.start()
     report.share("dispatch, in tells that add", lambda: dispatches(session), lambda: tells(adder), at_most=2)
     ours, theirs = interleaved(lambda: dispatches(session), lambda: tells(idle))
@@ -126,9 +126,9 @@ def journalled(report: Report) -> None:
             tempfile.TemporaryDirectory() as folder,
             Session.open("bench", [TOTALS], journal=Path(folder) / "journal.db", synchronous=synchronous) as session,
         ):
-            took = seconds(lambda: awaited(session, JOURNALLED))  # noqa: B023  called at once
+            took = seconds(lambda: awaited(session, JOURNALLED))
             report.figure(f"journal, {synchronous}: events together", f"{JOURNALLED / took:,.0f}/s")
-            one = seconds(lambda: [session.dispatch(ADDED).wait() for _ in range(500)])  # noqa: B023  called at once
+            one = seconds(lambda: [session.dispatch(ADDED).wait() for _ in range(500)])
             report.figure(f"journal, {synchronous}: one after another", f"{500 / one:,.0f}/s")
 
 
