@@ -1,0 +1,229 @@
+"""An evaluation goes on where it was, and each sample has one result."""
+
+from __future__ import annotations
+
+import collections
+import random
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from loopwarden import ChildSpec, Supervisor
+from loopwarden.actors import EVAL_PROGRESS, EvalLoop, EvalProgress, EvalResult, MainLoop, Sample, SampleScored, Session
+from loopwarden.actors import Slice
+from loopwarden.mailbox import InMemoryMailbox, SqliteMailbox
+from loopwarden.testing import FakeClock
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from loopwarden.actors import ControlRef
+
+SAMPLES = 200
+KILLS = 10
+
+
+class Doubling(MainLoop[int, int]):
+    def __init__(self) -> None:
+        super().__init__(InMemoryMailbox("requests"))
+        self.ran: list[int] = []
+
+    def respond(self, request: int) -> int:
+        self.ran.append(request)
+        return 2 * request
+
+
+def equal(output: int, expected: int) -> float:
+    return float(output == expected)
+
+
+def evaluation(
+    session: ControlRef, samples: InMemoryMailbox[Any, Any], results: InMemoryMailbox[Any, Any], **options: Any
+) -> tuple[Doubling, EvalLoop[int, int]]:
+    answers = Doubling()
+    return answers, EvalLoop(answers, equal, samples, results, session=session, **options)
+
+
+def test_a_sample_that_has_a_result_is_not_run_again_and_its_result_is_sent_again() -> None:
+    samples: InMemoryMailbox[Any, Any] = InMemoryMailbox("samples")
+    results: InMemoryMailbox[Any, Any] = InMemoryMailbox("results")
+    asked: InMemoryMailbox[Any, Any] = InMemoryMailbox("asked")
+    with Session.open("eval", [EVAL_PROGRESS]) as session:
+        session.dispatch(SampleScored(EvalResult(sample_id="known", output=7, score=0.5))).wait(5)
+        answers, loop = evaluation(session, samples, results)
+        samples.send(Sample(id="known", input=1, expected=2))
+        samples.send(Sample(id="new", input=2, expected=4))
+        samples.send(Sample(id="known", input=1, expected=2), reply_to=asked)
+
+        loop.run(max_iterations=3)
+
+        scored = [message.body for message in results.receive(max_messages=10)]
+        assert answers.ran == [2]
+        assert [(result.sample_id, result.output, result.score) for result in scored] == [
+            ("known", 7, 0.5),
+            ("new", 4, 1.0),
+        ]
+        assert [message.body.score for message in asked.receive()] == [0.5]
+        assert session.state[EvalProgress].results == {result.sample_id: result for result in scored}
+        assert samples.approximate_count() == 0
+
+
+def test_of_two_results_of_one_sample_the_first_stands_for_everybody() -> None:
+    samples: InMemoryMailbox[Any, Any] = InMemoryMailbox("samples")
+    results: InMemoryMailbox[Any, Any] = InMemoryMailbox("results")
+    with Session.open("eval", [EVAL_PROGRESS]) as session:
+
+        class Overtaken(Doubling):
+            def respond(self, request: int) -> int:
+                session.dispatch(SampleScored(EvalResult(sample_id="one", output=99, score=0.0))).wait(5)
+                return super().respond(request)
+
+        samples.send(Sample(id="one", input=1, expected=2))
+        EvalLoop(Overtaken(), equal, samples, results, session=session).run(max_iterations=1)
+
+        assert [message.body.output for message in results.receive()] == [99]
+
+
+def test_a_result_that_cannot_be_written_leaves_its_message_to_come_again(tmp_path: Path) -> None:
+    clock = FakeClock()
+    samples: InMemoryMailbox[Any, Any] = InMemoryMailbox("samples", clock=clock)
+    results: InMemoryMailbox[Any, Any] = InMemoryMailbox("results", clock=clock)
+    session = Session.open("eval", [EVAL_PROGRESS], journal=tmp_path / "eval.db")
+    session.close(timeout=5)
+    samples.send(Sample(id="one", input=1, expected=2))
+    answers, loop = evaluation(session, samples, results, clock=clock)
+
+    loop.run(max_iterations=1, wait_time_seconds=0)
+
+    assert answers.ran == []
+    assert samples.approximate_count() == 1
+    assert results.approximate_count() == 0
+
+    clock.advance(60)
+    with Session.open("eval", [EVAL_PROGRESS], journal=tmp_path / "eval.db") as again:
+        answers, loop = evaluation(again, samples, results, clock=clock)
+        loop.run(max_iterations=1, wait_time_seconds=0)
+        assert list(again.state[EvalProgress].results) == ["one"]
+    assert samples.approximate_count() == 0
+
+
+def test_an_error_is_a_result_and_is_kept_too(tmp_path: Path) -> None:
+    samples: InMemoryMailbox[Any, Any] = InMemoryMailbox("samples")
+    journal = tmp_path / "eval.db"
+    samples.send(Sample(id="raises", input=1, expected=2))
+    with Session.open("eval", [EVAL_PROGRESS], journal=journal) as session:
+        EvalLoop(Doubling(), lambda output, expected: 1 / 0, samples, session=session).run(max_iterations=1)
+
+    with Session.open("eval", [EVAL_PROGRESS], journal=journal) as session:
+        assert session.state[EvalProgress].results == {
+            "raises": EvalResult[Any](sample_id="raises", error="ZeroDivisionError('division by zero')")
+        }
+
+
+def test_a_supervised_session_is_taken_by_its_stable_ref(tmp_path: Path) -> None:
+    spec = ChildSpec(id="eval", start=lambda: Session("eval", [EVAL_PROGRESS], journal=tmp_path / "eval.db"))
+    samples: InMemoryMailbox[Any, Any] = InMemoryMailbox("samples")
+    results: InMemoryMailbox[Any, Any] = InMemoryMailbox("results")
+    samples.send(Sample(id="one", input=1, expected=2))
+    boss = Supervisor.start("boss", children=[spec])
+    session = boss.child("eval")
+    assert session.ready.wait_ready(5)
+    _, loop = evaluation(session, samples, results)
+
+    loop.run(max_iterations=1)
+
+    assert [message.body.score for message in results.receive()] == [1.0]
+    boss.stop(timeout=10)
+
+
+def test_a_session_without_the_slice_is_refused_before_anything_is_run() -> None:
+    with (
+        Session.open("eval", [Slice(SampleScored(EvalResult(sample_id="", score=0.0)))]) as session,
+        pytest.raises(ValueError, match="Session 'eval' has no EvalProgress: give EVAL_PROGRESS"),
+    ):
+        evaluation(session, InMemoryMailbox("samples"), InMemoryMailbox("results"))
+
+
+# Evaluates until nothing is left. Writes a line when a sample is run, so that whoever kills it knows how far it is.
+CHILD = """
+import os, sys
+from loopwarden.actors import EVAL_PROGRESS, EvalLoop, EvalProgress, EvalResult, MainLoop, Sample, Session
+from loopwarden.mailbox import InMemoryMailbox, SqliteMailbox
+
+mail, journal, log = sys.argv[1:]
+runs = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+class Doubling(MainLoop[int, int]):
+    def respond(self, request):
+        os.write(runs, b"%d\\n" % request)
+        os.write(1, b".")
+        return 2 * request
+
+samples = SqliteMailbox(mail, "samples", body=Sample[int, int], reply=EvalResult[int], max_deliveries=None)
+results = SqliteMailbox(mail, "results", body=EvalResult[int])
+with Session.open("eval", [EVAL_PROGRESS], journal=journal, snapshot_every=30) as session:
+    loop = EvalLoop(
+        Doubling(InMemoryMailbox("requests")),
+        lambda output, expected: float(output == expected),
+        samples,
+        results,
+        session=session,
+        visibility_timeout=3,
+        wait_time_seconds=0.1,
+    )
+    while samples.approximate_count():
+        loop.run(max_iterations=1)
+samples.close()
+results.close()
+os.write(1, b"e")
+"""
+
+
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.prove) for seed in range(2, 6))])
+def test_an_evaluation_that_is_killed_ten_times_has_one_result_of_each_sample(tmp_path: Path, seed: int) -> None:
+    mail, journal, log = tmp_path / "mail.db", tmp_path / "eval.db", tmp_path / "runs"
+    samples: SqliteMailbox[Any, Any] = SqliteMailbox(mail, "samples", body=Sample[int, int])
+    samples.send_many(
+        [Sample[int, int](id=f"s{number}", input=number, expected=2 * number) for number in range(SAMPLES)]
+    )
+    dice = random.Random(seed)
+
+    for _ in range(KILLS):
+        run_child(mail, journal, log, dice.randrange(1, SAMPLES // KILLS))
+    run_child(mail, journal, log, None)
+
+    with Session.open("eval", [EVAL_PROGRESS], journal=journal) as session:
+        progress = session.state[EvalProgress].results
+    runs = collections.Counter(log.read_text("utf-8").split())
+    mailbox: SqliteMailbox[Any, Any] = SqliteMailbox(mail, "results", body=EvalResult[int])
+    sent = [message.body for _ in range(3 * SAMPLES) for message in mailbox.receive(max_messages=100)]
+    assert samples.approximate_count() == 0
+    assert samples.dead_letters.peek(10) == []
+    # In the session: one result of each, and one event for each, so that none was scored and then scored anew.
+    assert {sample: result.score for sample, result in progress.items()} == {f"s{n}": 1.0 for n in range(SAMPLES)}
+    assert session.sequence == SAMPLES
+    # What was run twice was in hand when its process died: one sample for each kill at most.
+    assert set(runs) == {str(number) for number in range(SAMPLES)}
+    assert sum(runs.values()) <= SAMPLES + KILLS
+    # In the mailbox: each at least once, one more for each kill at most, and always the same.
+    assert len(sent) <= SAMPLES + KILLS
+    assert {result.sample_id for result in sent} == set(progress)
+    assert all(result.output == progress[result.sample_id].output for result in sent)
+    samples.close()
+    mailbox.close()
+
+
+def run_child(mail: Path, journal: Path, log: Path, runs: int | None) -> None:
+    """Let a process evaluate, and kill it after so many runs; None lets it come to its end."""
+    command = [sys.executable, "-P", "-c", CHILD, str(mail), str(journal), str(log)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, bufsize=0) as process:
+        assert process.stdout is not None
+        try:
+            if runs is None:
+                assert process.stdout.read().endswith(b"e")
+            else:
+                assert [process.stdout.read(1) for _ in range(runs)] == [b"."] * runs
+        finally:
+            process.kill()

@@ -1,0 +1,504 @@
+"""A journal brings the state back, whatever was killed; what is damaged is cut at the end and refused elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import sqlite3
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pydantic import BaseModel
+
+from loopwarden.actors import Session, Slice
+from loopwarden.actors._journal_file import JournalFile
+from loopwarden.errors import (
+    JournalDamagedError,
+    JournalError,
+    JournalLockedError,
+    JournalReplayError,
+    JournalUnavailableError,
+)
+from loopwarden.mailbox import SqliteMailbox
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+    from pathlib import Path
+
+    from loopwarden.actors import SessionRef
+
+
+class Added(BaseModel, frozen=True):
+    number: int
+
+
+class Numbers(BaseModel, frozen=True):
+    seen: tuple[int, ...] = ()
+
+
+class Sum(BaseModel, frozen=True):
+    sum: int = 0
+
+
+NUMBERS = Slice(Numbers()).on(Added, lambda numbers, added: Numbers(seen=(*numbers.seen, added.number)))
+SUM = Slice(Sum()).on(Added, lambda total, added: Sum(sum=total.sum + added.number))
+
+
+def opened(path: Path, **options: Any) -> SessionRef:
+    return Session.open("count", [NUMBERS, SUM], journal=path, **options)
+
+
+def write(path: Path, count: int, **options: Any) -> None:
+    with opened(path, **options) as session:
+        for number in range(1, count + 1):
+            session.dispatch(Added(number=number)).wait(5)
+
+
+def spoil(path: Path, statement: str, *values: object) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
+        assert database.execute(statement, values).rowcount > 0
+
+
+def seen(session: SessionRef) -> tuple[int, ...]:
+    state = session.state
+    assert state[Sum].sum == sum(state[Numbers].seen)
+    return state[Numbers].seen
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "journal.db"
+
+
+@pytest.mark.parametrize("every", [1, 2, 3, 7, 1_000])
+@pytest.mark.parametrize("synchronous", ["NORMAL", "FULL"])
+def test_the_state_is_there_again_and_goes_on(path: Path, every: int, synchronous: str) -> None:
+    for round_ in range(4):
+        with opened(path, snapshot_every=every, synchronous=synchronous) as session:
+            assert seen(session) == tuple(range(1, 5 * round_ + 1))
+            assert session.recovered is not None
+            assert session.recovered.sequence == 5 * round_ == session.sequence
+            assert session.recovered.snapshot + session.recovered.replayed == 5 * round_
+            assert (session.recovered.replayed < every) or every == 1_000
+            for number in range(5 * round_ + 1, 5 * round_ + 6):
+                assert session.dispatch(Added(number=number)).wait(5).sequence == number
+
+
+def test_a_journal_does_not_grow_for_ever(path: Path) -> None:
+    write(path, 50, snapshot_every=5)
+
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        assert database.execute("SELECT count(*) FROM snapshots").fetchone() == (2,)
+        assert database.execute("SELECT min(sequence), max(sequence) FROM records").fetchone() == (46, 50)
+
+
+def test_a_restored_state_and_children_are_in_the_journal_too(path: Path) -> None:
+    with opened(path) as session:
+        session.dispatch(Added(number=1)).wait(5)
+        snapshot = session.snapshot()
+        session.dispatch(Added(number=2)).wait(5)
+        session.restore(snapshot).wait(5)
+        session.dispatch(Added(number=3)).wait(5)
+        child = session.child("kid", [NUMBERS])
+        child.dispatch(Added(number=7)).wait(5)
+        child.child("kid", [SUM]).dispatch(Added(number=8)).wait(5)
+
+    with opened(path) as session:
+        child = session.child("kid", [NUMBERS])
+        assert (session.sequence, seen(session)) == (4, (1, 3))
+        assert (child.sequence, child.state[Numbers].seen) == (1, (7,))
+        assert child.child("kid", [SUM]).state[Sum].sum == 8
+
+
+DAMAGES = {
+    "body": "UPDATE records SET body = substr(body, 1, length(body) - 1) WHERE sequence = ?",
+    "event": "UPDATE records SET event = event || 'x' WHERE sequence = ?",
+    "previous": "UPDATE records SET previous = randomblob(16) WHERE sequence = ?",
+    "checksum": "UPDATE records SET checksum = randomblob(16) WHERE sequence = ?",
+    "brace": "UPDATE records SET body = CAST(replace(CAST(body AS TEXT), '{', '[') AS BLOB) WHERE sequence = ?",
+}
+
+
+@pytest.mark.parametrize("cut", [1, 2, 3, 9])
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_tail_is_cut_at_the_last_good_record_and_reported(
+    path: Path, damage: str, cut: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(path, 10)
+    for sequence in range(11 - cut, 11):
+        spoil(path, DAMAGES[damage], sequence)
+
+    with opened(path) as session:
+        assert session.recovered is not None
+        assert (session.recovered.sequence, session.recovered.cut) == (10 - cut, cut)
+        assert seen(session) == tuple(range(1, 11 - cut))
+        assert session.dispatch(Added(number=99)).wait(5).sequence == 11 - cut
+    assert [text for text in caplog.messages if f"was cut after record {10 - cut}: {cut} damaged records" in text]
+
+    with opened(path) as session:
+        assert session.recovered is not None
+        assert session.recovered.cut == 0
+        assert seen(session) == (*range(1, 11 - cut), 99)
+
+
+@pytest.mark.parametrize("place", range(1, 10))
+@pytest.mark.parametrize("damage", [*DAMAGES, "missing"])
+def test_a_damaged_middle_is_refused_with_its_place_and_nothing_is_changed(path: Path, damage: str, place: int) -> None:
+    write(path, 10)
+    spoil(path, DAMAGES.get(damage, "DELETE FROM records WHERE sequence = ?"), place)
+
+    for _ in range(2):
+        with pytest.raises(JournalDamagedError, match=f"record {place} of session 'count'") as refused:
+            opened(path)
+
+        assert (refused.value.path, refused.value.session, refused.value.sequence) == (path, "count", place)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_any_flipped_bit_in_a_record_is_found(path: Path, seed: int) -> None:
+    write(path, 10)
+    dice = random.Random(seed)
+    place, column = dice.randrange(1, 11), dice.choice(["body", "previous", "checksum"])
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
+        [old] = database.execute(f"SELECT {column} FROM records WHERE sequence = ?", (place,)).fetchone()  # noqa: S608  one of three names
+        new = bytearray(old)
+        new[dice.randrange(len(new))] ^= 1 << dice.randrange(8)
+        database.execute(f"UPDATE records SET {column} = ? WHERE sequence = ?", (bytes(new), place))  # noqa: S608  as above
+
+    try:
+        with opened(path) as session:
+            found = (session.sequence + 1, session.recovered is not None and session.recovered.cut)
+    except JournalDamagedError as error:
+        found = (error.sequence or 0, 1)
+
+    assert found == (place, 1)
+
+
+def test_records_that_change_places_are_found(path: Path) -> None:
+    write(path, 10)
+    for old, new in ((5, 0), (6, 5), (0, 6)):
+        spoil(path, "UPDATE records SET sequence = ? WHERE sequence = ?", new, old)
+
+    with pytest.raises(JournalDamagedError, match="record 5 "):
+        opened(path)
+
+
+SPOIL_SNAPSHOT = "UPDATE snapshots SET body = substr(body, 2) WHERE sequence = ?"
+
+
+def test_a_damaged_snapshot_is_replaced_by_the_one_before_and_the_records_since(path: Path) -> None:
+    write(path, 10, snapshot_every=4)
+    spoil(path, SPOIL_SNAPSHOT, 8)
+
+    with opened(path) as session:
+        assert session.recovered is not None
+        assert (session.recovered.snapshot, session.recovered.replayed) == (4, 6)
+        assert session.recovered.damaged_snapshots == (8,)
+        assert seen(session) == tuple(range(1, 11))
+
+
+def test_the_first_snapshot_is_replaced_by_all_records(path: Path) -> None:
+    write(path, 6, snapshot_every=4)
+    spoil(path, SPOIL_SNAPSHOT, 4)
+
+    with opened(path) as session:
+        assert session.recovered is not None
+        assert (session.recovered.snapshot, session.recovered.replayed) == (0, 6)
+
+
+@pytest.mark.parametrize(
+    "also",
+    [(SPOIL_SNAPSHOT, 4), ("DELETE FROM records WHERE sequence = ?", 5), (DAMAGES["body"], 8)],
+    ids=["both snapshots", "a record is missing", "a record is damaged"],
+)
+def test_a_damaged_snapshot_that_nothing_replaces_is_refused_with_its_place(path: Path, also: tuple[str, int]) -> None:
+    write(path, 8, snapshot_every=4)
+    spoil(path, SPOIL_SNAPSHOT, 8)
+    spoil(path, *also)
+
+    with pytest.raises(JournalDamagedError, match="snapshot 8 of session 'count' is damaged") as refused:
+        opened(path)
+
+    assert refused.value.sequence == 8
+
+
+def test_a_file_whose_pages_are_damaged_is_refused(path: Path) -> None:
+    write(path, 500)
+    with path.open("r+b") as file:
+        file.seek(4096)
+        file.write(b"\xff" * (path.stat().st_size - 4096))
+
+    with pytest.raises(JournalDamagedError, match=r"journal\.db"):
+        opened(path)
+
+
+class Other(BaseModel, frozen=True):
+    number: int
+
+
+class Total(BaseModel, frozen=True):
+    sum: int = 0
+
+
+def strict(total: Sum, added: Added) -> Sum:
+    raise ArithmeticError("no more")
+
+
+@pytest.mark.parametrize(
+    ("slices", "place", "culprit"),
+    [
+        ([Slice(Numbers()).on(Other, lambda numbers, _: numbers)], 1, "no slice has a reducer for the event 'Added'"),
+        ([Slice(Sum()).on(Added, strict)], 1, r"ArithmeticError\('no more'\)"),
+    ],
+    ids=["event", "reducer"],
+)
+def test_a_journal_of_other_events_is_refused_by_name(
+    path: Path, slices: list[Slice[Any]], place: int, culprit: str
+) -> None:
+    write(path, 3)
+
+    with pytest.raises(JournalReplayError, match=culprit) as refused:
+        Session.open("count", slices, journal=path)
+
+    assert refused.value.sequence == place
+
+
+def test_a_journal_of_other_slices_is_refused_by_name(path: Path) -> None:
+    write(path, 3, snapshot_every=2)
+
+    with pytest.raises(JournalReplayError, match="number 2 of session 'count' .*has no slice 'Sum'"):
+        Session.open("count", [NUMBERS], journal=path)
+
+
+def test_an_event_whose_fields_have_changed_is_refused_by_name(path: Path) -> None:
+    write(path, 3)
+
+    def changed() -> type[BaseModel]:
+        class Added(BaseModel, frozen=True):
+            text: str
+
+        return Added
+
+    with pytest.raises(JournalReplayError, match="number 1 .*Added cannot be read"):
+        Session.open("count", [Slice(Sum()).on(changed(), lambda total, _: total)], journal=path)
+
+
+def test_an_event_that_json_cannot_carry_fails_alone(path: Path) -> None:
+    class Free(BaseModel, frozen=True):
+        thing: Any
+
+    slices: list[Slice[Any]] = [SUM.on(Free, lambda total, _: Sum(sum=total.sum + 1000))]
+    with Session.open("count", slices, journal=path) as session:
+        bad, good = session.dispatch(Free(thing=object())), session.dispatch(Added(number=1))
+
+        with pytest.raises(ValueError, match="Free cannot be written as JSON"):
+            bad.wait(5)
+
+        assert good.wait(5).sequence == 1
+        assert session.state[Sum].sum == 1
+
+
+def test_a_snapshot_that_json_cannot_carry_is_left_out(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    class Bag(BaseModel, frozen=True):
+        things: tuple[Any, ...] = ()
+
+    bag = Slice(Bag()).on(Added, lambda bag, _: Bag(things=(*bag.things, object())))
+    for count in (3, 6):
+        with Session.open("count", [bag], journal=path, snapshot_every=2) as session:
+            for _ in range(3):
+                session.dispatch(Added(number=1)).wait(5)
+            assert len(session.state[Bag].things) == count
+    assert "no snapshot is written: slice Bag cannot be written as JSON" in caplog.text
+
+
+def test_two_sessions_of_one_process_cannot_have_one_journal_by_whatever_name(path: Path) -> None:
+    link = path.with_name("link.db")
+    with opened(path):
+        link.symlink_to(path)
+        for name in (path, link):
+            with pytest.raises(JournalLockedError, match=f"process {os.getpid()} has it open"):
+                opened(name)
+    opened(path).close()
+
+
+# Writes the number of each event when it is answered; eight are in flight.
+CHILD = """
+import collections, os, sys
+from pydantic import BaseModel
+from loopwarden.actors import Session, Slice
+
+class Added(BaseModel, frozen=True):
+    number: int
+
+class Numbers(BaseModel, frozen=True):
+    seen: tuple[int, ...] = ()
+
+class Sum(BaseModel, frozen=True):
+    sum: int = 0
+
+slices = [
+    Slice(Numbers()).on(Added, lambda numbers, added: Numbers(seen=(*numbers.seen, added.number))),
+    Slice(Sum()).on(Added, lambda total, added: Sum(sum=total.sum + added.number)),
+]
+with Session.open("count", slices, journal=sys.argv[1], snapshot_every=20) as session:
+    flying = collections.deque()
+    number = session.sequence
+    os.write(1, b"open\\n")
+    while True:
+        while len(flying) < 8:
+            number += 1
+            flying.append(session.dispatch(Added(number=number)))
+        os.write(1, b"%d\\n" % flying.popleft().wait().sequence)
+"""
+
+
+@contextlib.contextmanager
+def child(path: Path) -> Generator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen([sys.executable, "-P", "-c", CHILD, str(path)], stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"open\n"
+        yield process
+    finally:
+        process.kill()
+        process.wait(10)
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def test_another_process_is_refused_until_the_owner_dies_however_it_dies(path: Path) -> None:
+    with child(path) as process:
+        with pytest.raises(JournalLockedError, match=f"process {process.pid} has it open"):
+            opened(path)
+        process.kill()
+        process.wait(10)
+
+        opened(path).close()
+
+
+@pytest.mark.parametrize("kills", [10, pytest.param(50, marks=pytest.mark.prove)])
+def test_after_a_kill_the_state_is_the_fold_over_what_was_answered_and_some_of_what_was_in_flight(
+    path: Path, kills: int
+) -> None:
+    dice = random.Random(kills)
+    for _ in range(kills):
+        with child(path) as process:
+            assert process.stdout is not None
+            answered = [int(process.stdout.readline()) for _ in range(dice.randrange(1, 120))]
+            process.kill()
+            answered += [int(line) for line in process.stdout.read().splitlines()]
+
+        with opened(path, snapshot_every=20) as session:
+            assert session.recovered is not None
+            assert session.recovered.cut == 0
+            assert seen(session) == tuple(range(1, session.sequence + 1))
+            assert answered == list(range(answered[0], answered[-1] + 1))
+            assert answered[-1] <= session.sequence <= answered[-1] + 8
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="a fork with threads is a warning there")
+def test_a_forked_process_neither_keeps_the_lock_nor_closes_the_file(path: Path) -> None:
+    session = opened(path)
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:  # it lives on after its parent has closed the session
+        os.close(writer)
+        os.read(reader, 1)
+        os._exit(0)
+    os.close(reader)
+    session.dispatch(Added(number=1)).wait(5)
+    session.close(timeout=5)
+
+    with opened(path) as again:
+        assert seen(again) == (1,)
+
+    os.close(writer)
+    assert os.waitpid(pid, 0)[1] == 0
+
+
+def other_kind(path: Path) -> None:
+    SqliteMailbox[Any, Any](path, "jobs").close()
+
+
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [
+        (other_kind, JournalError),
+        (lambda path: path.write_text("no database at all, but a text that is long enough\n" * 9), JournalDamagedError),
+        (lambda path: path.mkdir(), JournalError),
+    ],
+    ids=["mailbox", "text", "folder"],
+)
+def test_another_kind_of_file_is_refused_and_left_alone(
+    path: Path, make: Callable[[Path], Any], kind: type[JournalError]
+) -> None:
+    make(path)
+    before = path.read_bytes() if path.is_file() else None
+
+    with pytest.raises(JournalError, match=r"journal\.db") as refused:
+        opened(path)
+
+    assert type(refused.value) is kind
+    assert (path.read_bytes() if path.is_file() else None) == before
+
+
+def test_a_folder_that_is_not_there_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+    with pytest.raises(JournalUnavailableError, match=r"nowhere.journal\.db"):
+        opened(tmp_path / "nowhere" / "journal.db")
+
+
+def connection_of(session: SessionRef) -> sqlite3.Connection:
+    actor = session._actor_weakref()
+    assert isinstance(actor, Session)
+    assert isinstance(actor._file, JournalFile)
+    assert actor._file._connection is not None
+    return actor._file._connection
+
+
+def test_on_a_full_disk_dispatches_fail_and_the_state_stays_what_the_journal_has(path: Path) -> None:
+    with opened(path) as session:
+        session.dispatch(Added(number=1)).wait(5)
+        [pages] = connection_of(session).execute("PRAGMA page_count").fetchone()
+        connection_of(session).execute(f"PRAGMA max_page_count = {pages}")
+        big = [session.dispatch(Added(number=10**3000)) for _ in range(20)]
+
+        for ticket in big:
+            with pytest.raises(JournalUnavailableError, match="full"):
+                ticket.wait(5)
+        assert (session.sequence, seen(session)) == (1, (1,))
+
+        connection_of(session).execute("PRAGMA max_page_count = 1000000")
+        assert session.dispatch(Added(number=2)).wait(5).sequence == 2
+
+    with opened(path) as session:
+        assert seen(session) == (1, 2)
+
+
+def test_while_somebody_else_keeps_the_file_locked_dispatches_fail_and_reads_go_on(path: Path) -> None:
+    with opened(path) as session, contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+        session.dispatch(Added(number=1)).wait(5)
+        connection_of(session).execute("PRAGMA busy_timeout = 0")
+        other.execute("BEGIN IMMEDIATE")
+
+        with pytest.raises(JournalUnavailableError, match="locked"):
+            session.dispatch(Added(number=2)).wait(5)
+        assert seen(session) == (1,)
+
+        other.execute("ROLLBACK")
+        assert session.dispatch(Added(number=2)).wait(5).sequence == 2
+
+
+def test_a_record_that_the_session_does_not_know_ends_it_so_that_it_begins_anew_from_the_file(path: Path) -> None:
+    session = opened(path)
+    session.dispatch(Added(number=1)).wait(5)
+    # As when a commit is done, although it seemed to fail.
+    spoil(path, "INSERT INTO records SELECT session, 2, event, body, previous, checksum FROM records")
+
+    with pytest.raises(JournalLockedError, match="a record that this session does not know"):
+        session.dispatch(Added(number=2)).wait(5)
+
+    assert isinstance(session.ended.wait(5).cause, JournalLockedError)
+    assert seen(session) == (1,)
