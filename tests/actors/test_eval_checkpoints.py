@@ -11,8 +11,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from loopwarden import ChildSpec, Supervisor
-from loopwarden.actors import EVAL_PROGRESS, EvalLoop, EvalProgress, EvalResult, MainLoop, Sample, SampleScored, Session
-from loopwarden.actors import Slice
+from loopwarden.actors import (
+    EVAL_PROGRESS,
+    EvalLoop,
+    EvalProgress,
+    EvalResult,
+    MainLoop,
+    Sample,
+    SampleScored,
+    Session,
+    Slice,
+)
 from loopwarden.mailbox import InMemoryMailbox, SqliteMailbox
 from loopwarden.testing import FakeClock
 

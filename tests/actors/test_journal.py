@@ -269,7 +269,7 @@ def test_a_journal_of_other_events_is_refused_by_name(
 def test_a_journal_of_other_slices_is_refused_by_name(path: Path) -> None:
     write(path, 3, snapshot_every=2)
 
-    with pytest.raises(JournalReplayError, match="number 2 of session 'count' .*has no slice 'Sum'"):
+    with pytest.raises(JournalReplayError, match=r"number 2 of session 'count' .*has no slice 'Sum'"):
         Session.open("count", [NUMBERS], journal=path)
 
 
@@ -282,7 +282,7 @@ def test_an_event_whose_fields_have_changed_is_refused_by_name(path: Path) -> No
 
         return Added
 
-    with pytest.raises(JournalReplayError, match="number 1 .*Added cannot be read"):
+    with pytest.raises(JournalReplayError, match=r"number 1 .*Added cannot be read"):
         Session.open("count", [Slice(Sum()).on(changed(), lambda total, _: total)], journal=path)
 
 
@@ -419,16 +419,24 @@ def test_a_forked_process_neither_keeps_the_lock_nor_closes_the_file(path: Path)
     assert os.waitpid(pid, 0)[1] == 0
 
 
-def other_kind(path: Path) -> None:
+def make_mailbox(path: Path) -> None:
     SqliteMailbox[Any, Any](path, "jobs").close()
+
+
+def make_text(path: Path) -> None:
+    path.write_text("no database at all, but a text that is long enough\n" * 9, encoding="utf-8")
+
+
+def make_folder(path: Path) -> None:
+    path.mkdir()
 
 
 @pytest.mark.parametrize(
     ("make", "kind"),
     [
-        (other_kind, JournalError),
-        (lambda path: path.write_text("no database at all, but a text that is long enough\n" * 9), JournalDamagedError),
-        (lambda path: path.mkdir(), JournalError),
+        (make_mailbox, JournalError),
+        (make_text, JournalDamagedError),
+        (make_folder, JournalError),
     ],
     ids=["mailbox", "text", "folder"],
 )
