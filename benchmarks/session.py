@@ -34,6 +34,7 @@ class Total:
 
 
 TOTALS = Slice(Total()).on(Added, lambda total, added: Total(total.sum + added.amount))
+KEPT = Slice(Total()).on(Added, lambda total, _: total)
 ADDED = Added(1)
 
 
@@ -112,6 +113,9 @@ def events_per_second(report: Report) -> None:
     report.share("dispatch, in tells that add", lambda: dispatches(session), lambda: tells(adder), at_most=2)
     ours, theirs = interleaved(lambda: dispatches(session), lambda: tells(idle))
     report.figure("dispatch, in tells that do nothing", f"{ours / theirs:.2f}")
+    with Session.open("kept", [KEPT]) as kept:
+        ours, theirs = interleaved(lambda: dispatches(kept), lambda: tells(idle))
+        report.figure("dispatch that changes nothing, in tells that do nothing", f"{ours / theirs:.2f}")
     ours, theirs = interleaved(lambda: awaited(session), lambda: tells(adder))
     report.figure("dispatch with every ticket waited for, in tells that add", f"{ours / theirs:.2f}")
     report.figure("dispatch with every ticket waited for", f"{EVENTS / ours:,.0f}/s")

@@ -13,6 +13,7 @@ from loopwarden import ChildSpec, Supervisor, Ticket, wait_all
 from loopwarden._blocking import SYSTEM
 from loopwarden._ticket import settle
 from loopwarden.actors import HealthCheckRequest, Session, SessionSnapshot, Slice, SliceSnapshot, StateRequest
+from loopwarden.actors._session import LARGEST_BATCH
 from loopwarden.errors import ActorDeadError, JournalLockedError, LoopwardenError, UnsupportedRequestError
 from loopwarden.testing import FakeClock, Hold, SteppedBlocking
 
@@ -161,6 +162,29 @@ def test_a_base_exception_in_a_reducer_ends_its_session_alone() -> None:
         assert isinstance(session.ended.wait(5).cause, SystemExit)
         assert session.state[Total] == Total(sum=1)
         assert other.dispatch(Added(amount=1)).wait(5).sequence == 1
+
+
+@pytest.mark.parametrize("events", [LARGEST_BATCH - 1, LARGEST_BATCH, LARGEST_BATCH + 1, 3 * LARGEST_BATCH])
+def test_what_waits_together_keeps_its_order_with_what_is_no_event(events: int) -> None:
+    hold = Hold()
+    waiting = Slice(Total()).on(Cleared, lambda total, _: (hold(), total)[1]).on(Added, add)
+    with Session.open("shop", [waiting]) as session, hold:
+        session.dispatch(Cleared())
+        hold.wait_reached()
+        before = [session.dispatch(Added(amount=1)) for _ in range(events)]
+        between = session.send(StateRequest())
+        after = [session.dispatch(Added(amount=1)) for _ in range(events)]
+        cancelled = session.dispatch(Added(amount=1))
+        assert cancelled.cancel()
+        session.stop(block=False)
+        late = session.dispatch(Added(amount=1))
+        hold.release()
+
+        assert [result.sequence for result in wait_all(before + after, 10)] == list(range(2, 2 * events + 2))
+        assert between.wait(5)[Total] == Total(sum=events)
+        assert isinstance(failure(late), ActorDeadError)
+        # What nobody waits for is done nevertheless.
+        assert session.state[Total] == Total(sum=2 * events + 1)
 
 
 def test_after_the_close_events_are_refused_and_the_state_is_still_there() -> None:
