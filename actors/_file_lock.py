@@ -51,17 +51,29 @@ class FileLock:
 
     def release(self) -> None:
         """Let it go; from any thread, and again without effect."""
+        self._close(unlock=True)
+
+    def leave_to_the_parent(self) -> None:
+        """Let a forked process have no part in it, without letting it go for the parent."""
+        self._close(unlock=False)
+
+    def _close(self, *, unlock: bool) -> None:
         try:
             descriptor = self._descriptors.pop()
         except IndexError:
             return
-        os.close(descriptor)
+        try:
+            # A process that was forked just now has the file open too, and only closing it would not unlock it.
+            if unlock:
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
+        finally:
+            os.close(descriptor)
 
 
 def _leave_to_the_parent() -> None:
-    # A forked process shares the lock: while it had the file open, the parent's death would not let it go.
+    # While a forked process had the file open, the parent's death would not let it go.
     for lock in tuple(_locks):
-        lock.release()
+        lock.leave_to_the_parent()
 
 
 os.register_at_fork(after_in_child=_leave_to_the_parent)

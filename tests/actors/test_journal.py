@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from loopwarden.actors import SessionRef
+    from loopwarden.actors._file_lock import FileLock
 
 
 class Added(BaseModel, frozen=True):
@@ -399,24 +400,37 @@ def test_after_a_kill_the_state_is_the_fold_over_what_was_answered_and_some_of_w
             assert answered[-1] <= session.sequence <= answered[-1] + 8
 
 
-@pytest.mark.skipif(sys.version_info >= (3, 12), reason="a fork with threads is a warning there")
-def test_a_forked_process_neither_keeps_the_lock_nor_closes_the_file(path: Path) -> None:
+def lock_of(session: SessionRef) -> FileLock:
+    actor = session._actor_weakref()
+    assert isinstance(actor, Session)
+    assert isinstance(actor._file, JournalFile)
+    return actor._file._ownership
+
+
+def test_a_closed_journal_is_free_although_a_process_that_was_forked_just_now_has_its_lock_open(path: Path) -> None:
     session = opened(path)
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if pid == 0:  # it lives on after its parent has closed the session
-        os.close(writer)
-        os.read(reader, 1)
-        os._exit(0)
-    os.close(reader)
-    session.dispatch(Added(number=1)).wait(5)
+    copy = os.dup(
+        lock_of(session)._descriptors[0]
+    )  # as a fork makes one, until the child has come so far as to close it
     session.close(timeout=5)
 
-    with opened(path) as again:
-        assert seen(again) == (1,)
+    opened(path).close()
 
-    os.close(writer)
-    assert os.waitpid(pid, 0)[1] == 0
+    os.close(copy)
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="a fork with threads is a warning there")
+def test_a_forked_process_does_not_have_the_lock_and_takes_it_from_nobody(path: Path) -> None:
+    with opened(path) as session:
+        lock = lock_of(session)
+        pid = os.fork()
+        if pid == 0:
+            os._exit(len(lock._descriptors))
+
+        assert os.waitpid(pid, 0)[1] == 0
+        with pytest.raises(JournalLockedError):
+            opened(path)
+        assert session.dispatch(Added(number=1)).wait(5).sequence == 1
 
 
 def make_mailbox(path: Path) -> None:
