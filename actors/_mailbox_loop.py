@@ -125,8 +125,9 @@ class MailboxLoop(Generic[T]):
         self._stopped = False
         self._shift: Shift | None = None
         self._done: Ticket[None] | None = None
-        # Resolves when a stop has given back what was not started, and how long to wait for that.
-        self._returning: tuple[Ticket[None], float] = (Ticket(clock.blocking), 0.0)
+        # Resolve when what was not started is given back; and how long a stop waits for that.
+        self._returning: set[Ticket[None]] = set()
+        self._patience = 0.0
 
     # Runnable.
 
@@ -167,8 +168,8 @@ class MailboxLoop(Generic[T]):
         finally:
             try:
                 shift.over.wait()
-                returned, patience = self._returning
-                returned.wait_ready(patience, self._clock)  # what a stop gives back is back before the end
+                for returned in tuple(self._returning):
+                    returned.wait_ready(self._patience, self._clock)  # what a stop gives back is back before the end
                 with self._lock:
                     self._refuses = True
                 if not shift.failures:
@@ -190,16 +191,16 @@ class MailboxLoop(Generic[T]):
             return False  # each worker gives back its own
         if not nothing_to_secure:
             # While the workers are busy, and apart, because a store that hangs must not hang the stop.
-            returned = run_apart(self.secure, f"{self._source.name}-returns", self._clock.blocking)
-            self._returning = (returned, timeout)
-            returned.wait_ready(timeout, self._clock)
+            run_apart(self.secure, f"{self._source.name}-returns", self._clock.blocking).wait_ready(
+                timeout, self._clock
+            )
         return done is None or done.wait_ready(timeout, self._clock)
 
     def shutdown_nowait(self, timeout: float = 30.0) -> bool:
         """Stop, without waiting for anything; false if there are messages to be secured, which may take time."""
         with self._lock:
             self._refuses = self._stopped = True
-        self._intake.secured_until = self._clock.monotonic() + timeout
+        self._secure_for(timeout)
         self._stop_workers()
         return not self.needs_securing
 
@@ -247,7 +248,7 @@ class MailboxLoop(Generic[T]):
     def pause(self, lease: float | None = None) -> Ticket[bool]:
         """Take no more messages; the ticket is true once nothing is in hand, false if `resume` came first."""
         if lease is not None:
-            self._intake.secured_until = self._clock.monotonic() + lease
+            self._secure_for(lease)
         at_rest = self._intake.close()
         for worker in self._workers:
             worker.token.nudge()
@@ -266,8 +267,20 @@ class MailboxLoop(Generic[T]):
 
     def secure(self) -> None:
         """Give back what is not started, and extend the leases of what is in hand up to the time that was given."""
-        for worker in self._workers:
-            worker.secure()
+        returned: Ticket[None] = Ticket(self._clock.blocking)
+        self._returning.add(returned)
+        self._intake.enter(returned)  # nobody is at rest before this is done
+        try:
+            for worker in self._workers:
+                worker.secure()
+        finally:
+            self._returning.discard(returned)
+            self._intake.leave(returned)
+            returned.complete(None)
+
+    def _secure_for(self, seconds: float) -> None:
+        self._intake.secured_until = self._clock.monotonic() + seconds
+        self._patience = seconds
 
     # SupportsRecovery.
 

@@ -7,6 +7,7 @@ import math
 import random
 import threading
 from collections import deque
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, final
 
@@ -105,6 +106,8 @@ class MailboxWorker:
         self.heartbeat = Heartbeat(clock)
         self.progress = Progress(clock, self.heartbeat)
         self.prefetched: deque[Message[Any, Any]] = deque()
+        # Makes one of several that give back take all of it: two would mix up the order.
+        self._lock = clock.blocking.lock()
         self._in_hand: Message[Any, Any] | None = None
         self._extender: LeaseExtender | None = None  # of what is in hand
         self._is_recalled = False
@@ -239,11 +242,11 @@ class MailboxWorker:
     def return_unstarted(self, *, notes: bool = False) -> None:
         """Put the prefetched messages back in their order; safe while the worker is busy."""
         notes = notes or self._is_ending
-        while self.prefetched:
-            try:
-                message = self.prefetched.popleft()
-            except IndexError:  # the worker, or another stop, has popped the last one
-                return
+        batch: list[Message[Any, Any]] = []
+        with self._lock, suppress(IndexError):
+            while True:
+                batch.append(self.prefetched.popleft())
+        for message in batch:
             if self._settled(message, message.put_back):
                 self.progress.returned += 1
                 if notes:

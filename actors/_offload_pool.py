@@ -54,8 +54,7 @@ class OffloadPool:
         self._refused = self._late = 0
         self._crew: OffloadCrew = ThreadCrew(name, workers, clock.blocking)
         if processes:
-            # Only whoever wants processes pays for the import.
-            from loopwarden.actors._process_crew import ProcessCrew  # noqa: PLC0415
+            from loopwarden.actors._process_crew import ProcessCrew  # noqa: PLC0415  only they pay for it
 
             self._crew = ProcessCrew(name, workers)
 

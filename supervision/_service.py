@@ -125,6 +125,7 @@ class Service:
         try:
             if self._signals:
                 scope.enter(SignalRelay(self._hear, self._signals, clock=self._clock))
+            scope.enter(shutdown.closing(self._mailboxes))  # before signals are somebody else's again
             self._start(scope)
             shutdown.wait_for(self._asked)
             if self._asked.is_ready():
@@ -140,7 +141,7 @@ class Service:
             if self.probes is not None:
                 self.probes.close()  # what was never served is not closed by its end
             raise
-        shutdown.close(scope, self._mailboxes)
+        shutdown.close(scope)
         return shutdown.report(self._asked)
 
     def _start(self, scope: DaemonScope) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, final
 
@@ -23,7 +23,7 @@ from loopwarden.supervision._shutdown_report import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Generator, Sequence
 
     from loopwarden.actors import ShutdownResult
     from loopwarden.clock import Clock
@@ -67,6 +67,7 @@ class Shutdown:
         self._cut_short = cut_short
         self._clock = clock
         self._phases: list[PhaseReport] = []
+        self._are_mailboxes_closed = True
         #: Resolves when nobody takes messages any more, to how many are in hand then.
         self.intake_closed: Ticket[int] = SharedTicket(clock.blocking)
 
@@ -134,19 +135,29 @@ class Shutdown:
         self._ref.send(AbandonRequest(reason="the time for the shutdown is over"))
         self._ref.ended.wait_ready(LAST_SECONDS, self._clock)
 
-    def close(self, scope: DaemonScope, mailboxes: Sequence[Mailbox[Any, Any]]) -> None:
-        """Stop the daemons and close the mailboxes: phase 5."""
+    def close(self, scope: DaemonScope) -> None:
+        """Stop the daemons, and leave what the scope has entered: phase 5."""
 
         def close() -> bool:
             try:
                 scope.shutdown_all()
             except BaseExceptionGroup as errors:
                 report(logging.ERROR, "a daemon has failed", error=errors)
-            closing = [run_apart(each.close, f"{each.name}-close", self._clock.blocking) for each in mailboxes]
-            deadline = self._clock.monotonic() + LAST_SECONDS
-            return all(each.wait_ready(max(0.0, deadline - self._clock.monotonic()), self._clock) for each in closing)
+            return self._are_mailboxes_closed
 
         self._phase("close", close)
+
+    @contextmanager
+    def closing(self, mailboxes: Sequence[Mailbox[Any, Any]]) -> Generator[None, None, None]:
+        """Close mailboxes at the end, within a few seconds: one whose store hangs is left."""
+        try:
+            yield
+        finally:
+            closing = [run_apart(each.close, f"{each.name}-close", self._clock.blocking) for each in mailboxes]
+            deadline = self._clock.monotonic() + LAST_SECONDS
+            self._are_mailboxes_closed = all(
+                each.wait_ready(max(0.0, deadline - self._clock.monotonic()), self._clock) for each in closing
+            )
 
     def report(self, asked: Ticket[tuple[str, Budget]]) -> ShutdownReport:
         """Say how it went."""

@@ -73,6 +73,31 @@ def test_a_pause_is_answered_while_a_handler_is_held_and_the_rest_goes_back(jobs
     assert [fate.fate for fate in result.fates] == ["returned", "returned", "done"]
 
 
+def test_nothing_is_at_rest_before_all_of_it_is_back(
+    jobs: Box, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs.send_many(["first", "second", "third"])
+    put_back, slow = jobs.desk.settle_put_back, Hold()
+
+    def put_back_slowly(message: Mail) -> None:
+        slow(message)
+        put_back(message)
+
+    monkeypatch.setattr(jobs.desk, "settle_put_back", put_back_slowly)
+    with slow:
+        with Hold() as hold:
+            ref = start(jobs, hold, clock, prefetch=3)
+            hold.wait_reached()
+            drained = ref.send(DrainRequest(timeout=60))
+            slow.wait_reached()
+        ended = ref.send(ShutdownRequest(timeout=60))
+        health(ref)
+
+        assert (drained.is_ready(), ended.is_ready()) == (False, False)
+    assert (drained.wait(5).returned, ended.wait(5).clean_shutdown) == (2, True)
+    assert [message.body for message in jobs.receive(max_messages=5)] == ["second", "third"]
+
+
 def test_a_drain_is_answered_when_what_is_in_hand_is_done(jobs: Box, clock: FakeClock) -> None:
     jobs.send("in hand")
     with Hold() as hold:
