@@ -66,7 +66,7 @@ class Drain:
             loop_name=self._name,
             taking=at_rest is None,
             drained=at_rest is not None and at_rest.is_ready(),
-            in_hand=len(self._vitals.in_hand()),
+            in_hand=len(self._vitals.held()),
             done=fates.count("done"),
             returned=fates.count("returned"),
             duration=0.0 if at_rest is None else self._clock.monotonic() - self._since,
@@ -76,6 +76,8 @@ class Drain:
         loop = self._pausable(request)
         if self._at_rest is None:
             self._since = self._clock.monotonic()
+        elif self._at_rest.is_ready() and isinstance(request, PauseRequest):
+            self._vitals.forget_fates()  # they are of an earlier pause, which is long over
         self._at_rest = loop.pause(lease)
         if loop.needs_securing:
             run_apart(loop.secure, f"{self._name}-returns", self._clock.blocking)

@@ -307,9 +307,11 @@ class LoopActor(ControlActor):
 
     def _still_in_hand(self) -> tuple[MessageFate, ...]:
         """Return the fate of what is not over: its lease lasts for now, and then it comes back."""
-        if self.lifecycle.state.has_ended or self._recovery.cause is not None:
+        if self.lifecycle.state.has_ended and self._recovery.cause is None:
             return ()
-        return tuple(MessageFate(message_id=each.message_id, fate="extended") for each in self.vitals.in_hand())
+        told = {fate.message_id for fate in self.vitals.fates}
+        held = (each.message_id for each in self.vitals.held())
+        return tuple(MessageFate(message_id=each, fate="extended") for each in held if each not in told)
 
     @override
     def _epilogue(self, cause: BaseException | None) -> Callable[[object], object]:

@@ -311,11 +311,16 @@ class MailboxLoop(Generic[T]):
 
     def give_back(self, worker: int | None, error: str) -> None:
         """Give back what one worker, or all, have in hand or prefetched, and fence them."""
-        for each in (*self._replaced, *self._workers):
-            if worker is None or each.progress.worker == worker:
-                each.give_back(error, is_end=worker is None)
-                with self._lock:
-                    self._replaced = [other for other in self._replaced if other is not each]
+        found = [each for each in (*self._replaced, *self._workers) if worker in {None, each.progress.worker}]
+        jobs = [partial(each.give_back, error, is_end=worker is None) for each in found]
+        # Each apart, so that a store that hangs with one keeps nobody else's message, nor fence.
+        given_back = [run_apart(job, f"{self._source.name}-returns", self._clock.blocking) for job in jobs[1:]]
+        for job in jobs[:1]:
+            job()
+        for each in given_back:
+            each.wait_ready()
+        with self._lock:
+            self._replaced = [each for each in self._replaced if each not in found]
 
     def _run_posted(self) -> None:
         """Run what was posted; on a worker."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import random
 import threading
 from collections import deque
@@ -131,9 +130,8 @@ class MailboxWorker:
     def give_back(self, error: str, *, is_end: bool) -> None:
         """Give back what is in hand and what is prefetched, then fence; by others, while the worker hangs.
 
-        At the end of the whole loop it is noted what became of them. A message that is given back is no longer the
-        worker's, whatever it does: the fence is for back ends that would take it from the worker nevertheless, and for
-        what it may receive until it looks at its token.
+        A message that is given back is no longer the worker's, whatever it does: the fence is for back ends that would
+        take it from the worker nevertheless. At the end of the whole loop it is noted what became of them.
         """
         notes = is_end or self._is_ending
         self.is_abandoned = True
@@ -144,11 +142,12 @@ class MailboxWorker:
         timer = None
         try:
             # A store that hangs must not keep the fence open.
-            timer = self._clock.call_later(FENCE_AFTER, self.token.fence)
+            with suppress(RuntimeError):  # no thread for timers
+                timer = self._clock.call_later(FENCE_AFTER, self.token.fence)
             if message is not None and not message.is_finalized:
                 is_back = self._settled(message, lambda: message.nack(0, error=error))
                 if notes:
-                    self._note_fate(message, "abandoned" if is_back else "extended")
+                    self._note_fate(message, "abandoned" if is_back else "done" if message.is_finalized else "extended")
             self.return_unstarted(notes=notes)
         finally:
             self.token.fence()
@@ -191,12 +190,13 @@ class MailboxWorker:
         finally:
             self.return_unstarted()
             self._release()
+            self.progress.leave()
             self._intake.leave(self)
-            self.progress.quiet_until = math.inf  # who has gone home is not stalled
             current.heartbeat, current.is_stopped = before, None
 
     def _is_done(self) -> bool:
-        return self.is_abandoned or self._is_stopped() or self.token.stopped or self._source.closed
+        is_stopped = self.token.stopped and not self._is_recalled  # who was recalled goes on
+        return self.is_abandoned or self._is_stopped() or is_stopped or self._source.closed
 
     def _has_turn(self, budget: WorkBudget, share: Share, wait: float) -> bool:
         """Wait until there is something to receive, and then for the permit to; false if it is none of its turn."""
@@ -229,8 +229,8 @@ class MailboxWorker:
     @property
     def needs_securing(self) -> bool:
         """True if something is prefetched, or the lease of what is in hand ends too soon."""
-        extender, deadline = self._extender, self._intake.secured_until
-        return bool(self.prefetched) or (extender is not None and deadline is not None and extender.ends_at < deadline)
+        extender, until = self._extender, self._intake.secured_until
+        return bool(self.prefetched) or (extender is not None and until is not None and extender.ends_at < until)
 
     def secure(self) -> None:
         """Give back what is not started, and let the lease of what is in hand last; safe while the worker is busy."""
@@ -247,10 +247,9 @@ class MailboxWorker:
             while True:
                 batch.append(self.prefetched.popleft())
         for message in batch:
-            if self._settled(message, message.put_back):
-                self.progress.returned += 1
-                if notes:
-                    self._note_fate(message, "returned")
+            self.progress.returned += (is_back := self._settled(message, message.put_back))
+            if notes:
+                self._note_fate(message, "returned" if is_back else "extended")
 
     def _note_fate(self, message: Message[Any, Any], fate: Fate) -> None:
         self.progress.fates.append(MessageFate(message_id=message.id, fate=fate))
@@ -312,8 +311,9 @@ class MailboxWorker:
             delay = self._backoff.delay(message.delivery_count, self._dice.random())
             text = describe(error)
             self.progress.last_error = text
-            if self._settled(message, lambda: message.nack(delay, error=text)) and self._is_ending:
-                self._note_fate(message, "returned")
+            is_back = self._settled(message, lambda: message.nack(delay, error=text))
+            if self._is_ending:
+                self._note_fate(message, "returned" if is_back else "extended")
             if isinstance(error, self._crash_on) or not isinstance(error, Exception):
                 raise
             report(
@@ -325,10 +325,10 @@ class MailboxWorker:
                 error=error,
             )
         else:
-            if message.is_finalized or self._settled(message, message.acknowledge):
-                self.progress.processed += 1
+            is_done = message.is_finalized or self._settled(message, message.acknowledge)
+            self.progress.processed += is_done
             if self._is_ending:
-                self._note_fate(message, "done")
+                self._note_fate(message, "done" if is_done else "extended")
 
     @property
     def _is_ending(self) -> bool:

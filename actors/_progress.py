@@ -19,7 +19,8 @@ __all__ = ["Activity", "Fate", "InHand", "MessageFate", "Progress", "WorkerStatu
 _workers = itertools.count(1)
 
 #: ``done``: completed. ``returned``: not completed, and back in the queue. ``abandoned``: its worker was given up while
-#: it was in hand, and it is back in the queue. ``extended``: still in hand; it comes back when its lease ends.
+#: it was in hand, and it is back in the queue. ``extended``: still in hand, or the store did not take it back; it comes
+#: back when its lease ends. What goes back after its last delivery is a dead letter then.
 Fate: TypeAlias = Literal["done", "returned", "extended", "abandoned"]
 
 
@@ -84,6 +85,7 @@ class Progress:
         "_doing",
         "failed",
         "fates",
+        "has_left",
         "heartbeat",
         "last_error",
         "polled",
@@ -108,6 +110,8 @@ class Progress:
         self._doing: tuple[Activity, float, InHand | None] = (Activity.POLLING, clock.monotonic(), None)
         #: True from the first `polling` on.
         self.polled = False
+        #: True once it works no more: what it had in hand is known, but is not in hand.
+        self.has_left = False
         #: Messages that were handled.
         self.processed = 0
         #: Messages whose handler raised.
@@ -125,6 +129,11 @@ class Progress:
         self._doing = (Activity.POLLING, now, None)
         self.polled = True
         self.quiet_until = now + wait
+
+    def leave(self) -> None:
+        """Say that the worker has gone home; it is not stalled."""
+        self.has_left = True
+        self.quiet_until = math.inf
 
     def paused(self) -> None:
         """Say that the worker has nothing in hand and takes nothing, for as long as it is to."""
@@ -150,6 +159,7 @@ class Progress:
     def working(self, message_id: str, delivery_count: int = 1) -> None:
         """Say that the worker has a message in hand."""
         now = self._clock.monotonic()
+        self.has_left = False
         in_hand = InHand(message_id=message_id, delivery_count=delivery_count, since=now)
         self.quiet_until = now
         self._doing = (Activity.WORKING, now, in_hand)

@@ -84,6 +84,11 @@ class Vitals:
         hands = (worker.snapshot()[2] for worker in self.workers)
         return tuple(in_hand for in_hand in hands if in_hand is not None)
 
+    def held(self) -> tuple[InHand, ...]:
+        """Return what workers that are at work have in hand."""
+        hands = (worker.snapshot()[2] for worker in self.workers if not worker.has_left)
+        return tuple(in_hand for in_hand in hands if in_hand is not None)
+
     def doing(self) -> tuple[Activity | None, float | None]:
         """Return what the loop as a whole is doing and since when: one that works says more than ten that wait."""
         if self._stalled:

@@ -79,6 +79,8 @@ class LeaseExtender:
         if now < self._next or now >= self._end or self._message.is_finalized:
             return
         timeout = min(self._lease, self._end - now)
+        if now + timeout <= self.ends_at:  # somebody else has extended it for longer
+            return
         try:
             self._message.extend_visibility(timeout)
         except MailboxConnectionError as error:

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from loopwarden.supervision._budget import Budget
     from loopwarden.supervision._tenure import Tenure
 
-__all__ = ["CloseDown", "Closing"]
+__all__ = ["MOMENT", "CloseDown", "Closing"]
 
-#: Seconds that a child has to stop whose share of the budget is over, and that has nothing in hand.
-LAST_SECONDS = 0.25
+#: Seconds that a child has to stop that has nothing in hand, when its share of the budget is over, or nobody waits.
+MOMENT = 0.25
 
 
 @final
@@ -59,7 +59,7 @@ class Closing:
         """Return the seconds that a child has to stop."""
         now = self._clock.monotonic()
         priority = "critical" if tenure.is_supervisor else tenure.spec.priority
-        return max(LAST_SECONDS, self._order.budget.left(now, priority))
+        return max(MOMENT, self._order.budget.left(now, priority))
 
     def begin(self, tenures: Iterable[Tenure]) -> None:
         """Tell everybody to take no more."""

@@ -12,7 +12,7 @@ from loopwarden.actors._zombies import ZOMBIES
 from loopwarden.errors import LoopAbandonedError
 from loopwarden.supervision._budget import SHARES
 from loopwarden.supervision._child import ChildState
-from loopwarden.supervision._closing import Closing
+from loopwarden.supervision._closing import MOMENT, Closing
 from loopwarden.supervision._crew import Crew
 from loopwarden.supervision._directory import Directory
 from loopwarden.supervision._effects import Answer, Effect, EventKind, Finish, Note, Ready, Start, Stop, Wake
@@ -113,6 +113,7 @@ class Household:
             write(order.drained, 0)
             return
         self._closing = Closing(order, self._clock)
+        self.switch.is_locked = True
         self._closing.begin(self.tenures)
         self.carry_out(self.family.stop())
         self._closing.watch(self.tenures)
@@ -131,14 +132,17 @@ class Household:
             child.id: Directory.result_of(child.id, child.last_error, was_down=True)
             for child in self.family.roster.children.values()
         }
-        return tuple((results | self.endings).values())
+        there = {tenure.spec.id: tenure.result_so_far() for tenure in self.tenures}
+        return tuple((results | there | self.endings).values())
 
     def kill(self, reason: str) -> None:
         """Give all children up, but those that end by themselves in a moment, and then finish."""
         self._is_killing = True
         self.carry_out(self.family.stop(LoopAbandonedError(self.family.spec.name, reason)))
         for tenure in self.tenures:
-            if self._closing is None or not self._closing.lets_end(tenure):
+            if self._closing is not None and self._closing.lets_end(tenure):
+                tenure.set_timer(MOMENT, self._clock)
+            else:
                 self.abandon(tenure, reason)
 
     # What is reported.
@@ -197,7 +201,7 @@ class Household:
             tenure.life = made.life
             self._publish(tenure.spec.id)
             try:
-                if self._closing is not None or self.switch.is_off(tenure.spec.id):
+                if self.switch.is_off(tenure.spec.id):
                     made.life.start_paused()
                 tenure.launch(made.life)
             except BaseException as error:  # noqa: BLE001  isolates user code: it is why the start failed
@@ -342,4 +346,5 @@ class Household:
         if self._closing is not None:
             self._closing.ended(tenure)
         if self.family.phase is Phase.STOPPING:
-            self.endings[tenure.spec.id] = result
+            was_to_be = tenure.spec.shutdown == "brutal_kill"
+            self.endings[tenure.spec.id] = result.model_copy(update={"abandoned": result.abandoned and not was_to_be})

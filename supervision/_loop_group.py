@@ -82,6 +82,7 @@ class LoopGroup:
         self._lock = clock.blocking.lock()  # guards _is_stopped together with _thread
         self._is_stopped = False
         self._thread: int | None = None
+        self._never_ran = False
         self._service = Service(
             Supervisor(
                 "loop-group",
@@ -125,11 +126,13 @@ class LoopGroup:
                 raise RuntimeError(f"{self!r} has been run before")
             self._thread = threading.get_ident()
             if self._is_stopped:
+                self._never_ran = True
                 return  # and the port for probes is closed already
         self._options = {"visibility_timeout": visibility_timeout, "wait_time_seconds": wait_time_seconds}
         # Copied, not made anew: other people's loops may have limits of their own, which are theirs to check.
         self._service.timeouts = self._service.timeouts.model_copy(update=self._options)
         coordinator: ShutdownCoordinator | None = None
+        is_ours = ShutdownCoordinator.get() is None
         try:
             if install_signals:
                 coordinator = ShutdownCoordinator.install()
@@ -143,6 +146,8 @@ class LoopGroup:
         finally:
             if coordinator is not None:
                 coordinator.unregister(self._triggered)
+                if is_ours:
+                    coordinator.reset_if_unused()  # otherwise nobody would hear Ctrl-C any more
         if self._failures:
             raise BaseExceptionGroup(f"{len(self._failures)} loops have failed", list(self._failures.values()))
         cause = self._service.ref.ended.wait(0).cause if report.error is not None else None
@@ -160,7 +165,7 @@ class LoopGroup:
         with self._lock:
             self._is_stopped = True
             thread = self._thread
-        if thread is None:
+        if thread is None or self._never_ran:
             if self.probes is not None:
                 self.probes.close()
             return True

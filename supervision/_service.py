@@ -116,6 +116,9 @@ class Service:
         except BaseException as error:
             write(self.finished, error=error)
             raise
+        finally:  # whoever waits for these need not wait any more
+            write(self._shutdown.intake_closed, 0)
+            self.shut_down("the tree has ended")
         write(self.finished, report)
         return report
 

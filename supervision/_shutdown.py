@@ -13,7 +13,7 @@ from loopwarden._log import describe, report
 from loopwarden._ticket import SharedTicket, Ticket, write
 from loopwarden.actors import AbandonRequest, ShutdownConfirmRequest, ShutdownRequest
 from loopwarden.actors._helper import run_apart
-from loopwarden.supervision._closing import CloseDown
+from loopwarden.supervision._closing import MOMENT, CloseDown
 from loopwarden.supervision._shutdown_report import (
     Phase,
     PhaseReport,
@@ -38,8 +38,6 @@ __all__ = ["Shutdown", "SupportsClose"]
 #: Seconds that a tree has to end once all of it was given up, which takes it milliseconds unless a store hangs; and
 #: that mailboxes have to close.
 LAST_SECONDS = 2.0
-#: Seconds that loops have to end that have nothing in hand, when nobody wants to wait for the others.
-MOMENT = 0.25
 
 
 class SupportsClose(Protocol):
@@ -121,7 +119,7 @@ class Shutdown:
         self._ref.send(ShutdownRequest(timeout=self._left(budget)))
         self.wait_for(self._ref.ended, self._left(budget))
         # Also if nobody wants to wait, those that have nothing in hand may end by themselves.
-        if self._ref.ended.wait_ready(MOMENT if self._cut_short.is_ready() else 0.0, self._clock):
+        if self._ref.ended.wait_ready(MOMENT if self._cut_short.is_ready() or not budget.seconds else 0.0, self._clock):
             return True
         self.force()
         return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
+import threading
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, final
 
@@ -77,6 +78,13 @@ class ShutdownCoordinator:
             coordinator, cls._instance = cls._instance, None
         if coordinator is not None:
             coordinator.relay.close()
+
+    def reset_if_unused(self) -> None:
+        """Reset it if nobody is registered; does nothing off the main thread, where no handler can be put back."""
+        with self._lock:
+            is_used = bool(self._callbacks or self._cuts)
+        if not is_used and ShutdownCoordinator.get() is self and threading.current_thread() is threading.main_thread():
+            ShutdownCoordinator.reset()
 
     def register(self, callback: Callable[[], object], *, cut_short: Callable[[], object] | None = None) -> None:
         """Have ``callback`` called at the trigger: at once, here, if that has been.

@@ -28,11 +28,13 @@ class Switch:
         self._name = name
         self._clock = clock
         self._is_all_off = False
-        self._off: set[str] = set()
+        self._but: set[str] = set()  # those that are the other way
+        #: True once everything is being shut down, so that nothing can be turned on again.
+        self.is_locked = False
 
     def is_off(self, child_id: str) -> bool:
         """Say whether a child is to take nothing when it is started."""
-        return self._is_all_off or child_id in self._off
+        return self.is_locked or self._is_all_off != (child_id in self._but)
 
     def turn_off(self) -> None:
         """Have all that are started from now on take nothing."""
@@ -40,12 +42,13 @@ class Switch:
 
     def forget(self, child_id: str) -> None:
         """Forget a child that is gone."""
-        self._off.discard(child_id)
+        self._but.discard(child_id)
 
     def turn(self, request: IntakeRequest, tenures: Iterable[Tenure]) -> Ticket[IntakeStatus]:
         """Pass a request on to all children; the ticket resolves when all have answered."""
+        self._refuse_late(request)
         self._is_all_off = not isinstance(request, ResumeRequest)
-        self._off.clear()
+        self._but.clear()
         began = self._clock.monotonic()
         answers = [
             _answer_of(tenure.spec.id, ref.send(_without_ticket(request)), self._clock)
@@ -73,15 +76,20 @@ class Switch:
         ref = None if tenure is None else _told(tenure)
         if tenure is not None and tenure.life is not None and ref is None:
             raise UnsupportedRequestError(f"child {child_id!r}", type(request).__name__, "it takes no messages")
-        if isinstance(request, ResumeRequest):
-            self._off.discard(child_id)
+        self._refuse_late(request)
+        if self._is_all_off == isinstance(request, ResumeRequest):
+            self._but.add(child_id)
         else:
-            self._off.add(child_id)
+            self._but.discard(child_id)
         if ref is not None:
             return ref.send(_without_ticket(request))
         answer: Ticket[IntakeStatus] = Ticket(self._clock.blocking)
         answer.complete(_absent(child_id, taking=isinstance(request, ResumeRequest)))
         return answer
+
+    def _refuse_late(self, request: IntakeRequest) -> None:
+        if self.is_locked and isinstance(request, ResumeRequest):
+            raise UnsupportedRequestError(f"Supervisor {self._name!r}", "ResumeRequest", "it is being shut down")
 
 
 def _told(tenure: Tenure) -> ControlRef | None:

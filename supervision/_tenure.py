@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
 from loopwarden._log import describe, report
+from loopwarden.actors import MessageFate, ShutdownResult
 from loopwarden.supervision._reports import FromBelow, Made, Reporter, TimedOut
 
 if TYPE_CHECKING:
@@ -110,6 +111,12 @@ class Tenure:
         self.alarm += 1
         if self._timer is not None:
             self._timer.cancel()
+
+    def result_so_far(self) -> ShutdownResult:
+        """Say how it stands with one that has not ended."""
+        in_hand = () if self.life is None else self.life.in_hand()
+        fates = tuple(MessageFate(message_id=each.message_id, fate="extended") for each in in_hand)
+        return ShutdownResult(loop_name=self.spec.id, clean_shutdown=False, duration=0.0, fates=fates)
 
     @property
     def is_supervisor(self) -> bool:

@@ -15,11 +15,11 @@ def test_a_service_tells_what_asks_for_the_end_before_it_has_ended() -> None:
     assert service.run().reason == "enough"
 
 
-def test_a_service_whose_tree_ends_by_itself_was_asked_by_nobody() -> None:
+def test_a_service_whose_tree_ends_by_itself_says_so_when_all_is_over() -> None:
     tree = Supervisor.start("jobs")
     service = Service(tree, signals=())
     tree.stop()
 
     service.run()
 
-    assert not service.closing.is_ready()
+    assert service.closing.wait(0) == "the tree has ended"

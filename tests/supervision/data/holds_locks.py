@@ -16,9 +16,22 @@ from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from loopwarden import ChildSpec, HealthCheckRequest, LoopGroup, MailboxLoop, ShutdownCoordinator, Supervisor, Ticket
+from pydantic import BaseModel
+
+from loopwarden import (
+    ChildSpec,
+    HealthCheckRequest,
+    LoopGroup,
+    MailboxLoop,
+    Session,
+    ShutdownCoordinator,
+    Slice,
+    Supervisor,
+    Ticket,
+)
 from loopwarden._backoff import Backoff
 from loopwarden._ticket import write
+from loopwarden.actors import OffloadPool, SessionRef, WorkBudget
 from loopwarden.clock import SystemClock
 from loopwarden.mailbox import InMemoryMailbox, SqliteMailbox
 from loopwarden.supervision import Service
@@ -69,10 +82,15 @@ class Work:
         self._left = [None] * expected
         self.done: Ticket[None] = Ticket()
         self.service: Service | None = None
+        self.pool: OffloadPool | None = None
+        self.session: SessionRef | None = None
 
     def handle(self, message: Message[str, Any]) -> None:
         if message.body == "crash" and message.delivery_count == 1:
             raise SystemExit("told to crash")
+        if self.pool is not None and self.session is not None and message.body.startswith("job"):
+            self.pool.submit(abs, -1, timeout=5).wait()
+            self.session.dispatch(Done(body=message.body)).wait(5)
         if message.body == "ask" and self.service is not None:
             self.service.ref.subscribe()  # what it is told of takes a lock
             for _ in range(20):
@@ -85,8 +103,20 @@ class Work:
             write(self.done)
 
 
+class Done(BaseModel, frozen=True):
+    body: str
+
+
+class Count(BaseModel, frozen=True):
+    jobs: int = 0
+
+
+COUNT = Slice(Count()).on(Done, lambda count, _: Count(jobs=count.jobs + 1))
+
+
 def serve_tree(path: str, trap: Trap) -> int:
     clock = SystemClock(HookedBlocking(on_acquired=trap))
+    budget = WorkBudget(3, clock=clock)
     boxes: list[Any] = [SqliteMailbox(path, "jobs", clock=clock), InMemoryMailbox("jobs", clock=clock)]
     work = Work(len(BODIES) * len(boxes))
     for box in boxes:
@@ -94,7 +124,7 @@ def serve_tree(path: str, trap: Trap) -> int:
         box.send_many(BODIES)
 
     def make(box: Any) -> MailboxLoop[Any]:
-        return MailboxLoop(box, work.handle, concurrency=2, backoff=SHORT, clock=clock)
+        return MailboxLoop(box, work.handle, concurrency=2, backoff=SHORT, budget=budget, clock=clock)
 
     def inner() -> Supervisor:
         spec = ChildSpec(id="sqlite", start=lambda: make(boxes[0]))
@@ -102,11 +132,13 @@ def serve_tree(path: str, trap: Trap) -> int:
 
     children = [ChildSpec(id="inner", start=inner), ChildSpec(id="memory", start=lambda: make(boxes[1]))]
     tree = Supervisor("root", children=children, intensity=None, backoff=SHORT, clock=clock)
-    trap.service = work.service = service = Service(
-        tree, mailboxes=boxes, health_port=0, clock=clock, shutdown_timeout=10
-    )
-    work.done.on_ready(lambda _: service.shut_down())
-    return service.run().exit_code
+    work.pool = OffloadPool(workers=2, clock=clock)
+    with Session.open("count", [COUNT], journal=f"{path}-journal", clock=clock) as work.session:
+        trap.service = work.service = service = Service(
+            tree, mailboxes=boxes, pools=[work.pool], health_port=0, clock=clock, shutdown_timeout=10
+        )
+        work.done.on_ready(lambda _: service.shut_down())
+        return service.run().exit_code
 
 
 def run_group(_path: str, trap: Trap) -> int:
