@@ -84,15 +84,19 @@ class OffloadPool:
             ticket.fail(ActorDeadError(str(self)))
             return ticket
 
+        catch_up: Callable[[], None] | None = None
+
         def done(result: Any, error: BaseException | None) -> None:
+            if catch_up is not None:
+                catch_up()
             self._done(ticket, result, error)
 
         try:
             if timeout is not None:
-                self._set_timer(ticket, timeout, function)
+                catch_up = self._set_timer(ticket, timeout, function)
             self._crew.run(function, args, done)
         except BaseException as error:  # noqa: BLE001  there is no thread or process for it: that is the answer
-            done(None, error)
+            self._done(ticket, None, error)
         return ticket
 
     @property
@@ -135,10 +139,22 @@ class OffloadPool:
         self._crew.close()
         return is_idle
 
-    def _set_timer(self, ticket: Ticket[Any], timeout: float, function: Callable[..., Any]) -> None:
+    def _set_timer(self, ticket: Ticket[Any], timeout: float, function: Callable[..., Any]) -> Callable[[], None]:
+        """Have a ticket time out; what is returned does it if the timer should have done so by now."""
         what = f" from {getattr(function, '__qualname__', type(function).__name__)} in pool {self.name!r}"
-        timer = self._clock.call_later(timeout, lambda: write(ticket, error=TicketTimeoutError(timeout, what)))
+
+        def time_out() -> None:
+            write(ticket, error=TicketTimeoutError(timeout, what))
+
+        timer = self._clock.call_later(timeout, time_out)
         ticket.on_ready(lambda _: timer.cancel())
+
+        def catch_up() -> None:
+            # One thread makes the calls of all timers, and may be late; the time-out wins all the same.
+            if self._clock.monotonic() >= timer.deadline:
+                time_out()
+
+        return catch_up
 
     def _done(self, ticket: Ticket[Any], result: object, error: BaseException | None) -> None:
         # First the answer: whoever waits until nothing is in flight finds every ticket resolved.

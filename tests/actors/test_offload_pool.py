@@ -15,6 +15,7 @@ from loopwarden import ChildSpec, MailboxLoop, Supervisor, Ticket, wait_all
 from loopwarden._blocking import SYSTEM
 from loopwarden._ticket import settle
 from loopwarden.actors import ZOMBIES, OffloadPool
+from loopwarden.clock import SystemClock
 from loopwarden.errors import ActorDeadError, TicketTimeoutError
 from loopwarden.mailbox import InMemoryMailbox
 from loopwarden.supervision import ExitCode, Service, ShutdownReport
@@ -67,6 +68,20 @@ def test_a_time_out_wins_and_the_late_completion_is_dropped(clock: FakeClock) ->
     assert pool.wait_idle(5)
     assert pool.late == 1
     pool.close()
+
+
+def test_a_completion_after_the_time_out_is_late_also_if_the_timers_are_later() -> None:
+    clock = SystemClock()
+    with Hold() as others:
+        clock.call_later(0, others)
+        others.wait_reached()  # the thread of all timers is kept busy
+        with OffloadPool(clock=clock) as pool:
+            ticket = pool.submit(pow, 2, 2, timeout=0)
+            pool.wait_idle(5)
+
+            with pytest.raises(TicketTimeoutError, match="no answer from pow in pool 'offload' after 0 s"):
+                ticket.wait(0)
+            assert pool.late == 1
 
 
 def test_a_completion_in_time_leaves_no_timer_behind(clock: FakeClock) -> None:
