@@ -130,12 +130,14 @@ class Service:
                 scope.enter(SignalRelay(self._hear, self._signals, clock=self._clock))
             scope.enter(shutdown.closing(self._mailboxes))  # before signals are somebody else's again
             self._start(scope)
-            shutdown.wait_for(self._asked)
-            if self._asked.is_ready():
+            if shutdown.wait_for(self._asked):
                 _, budget = self._asked.wait(0)
                 if self._watchdog is not None:  # from here on the budget says who is given up when, however many
                     self._watchdog.stop(block=False)
                 shutdown.conduct(budget, self._pools)
+            else:
+                budget = Budget(self._clock.monotonic(), self.timeouts.shutdown_timeout)
+                shutdown.close_pools(budget, self._pools)
         except BaseException:  # a Ctrl-C that nobody relays: what is in hand goes back, and then it is raised
             self.cut_short()
             if not isinstance(self._tree, Supervisor) or self._tree.is_launched:

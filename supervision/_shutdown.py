@@ -71,11 +71,14 @@ class Shutdown:
 
     def wait_for(self, ticket: Ticket[Any], seconds: float | None = None) -> bool:
         """Wait for a ticket, but not longer than the tree lives, or than somebody wants to wait."""
+        self._wait_first(seconds, ticket, self._ref.ended, self._cut_short)
+        return ticket.is_ready()
+
+    def _wait_first(self, seconds: float | None, *tickets: Ticket[Any]) -> None:
         first: Ticket[None] = Ticket(self._clock.blocking)
-        for each in (ticket, self._ref.ended, self._cut_short):
+        for each in tickets:
             each.on_ready(lambda _: write(first))
         first.wait_ready(seconds, self._clock)
-        return ticket.is_ready()
 
     def conduct(self, budget: Budget, pools: Sequence[SupportsClose]) -> None:
         """End the tree within a budget: phases 1 to 4."""
@@ -91,9 +94,14 @@ class Shutdown:
         in_hand = closed.wait(0) if closed.is_ready() else 0
         report(logging.INFO, "drain begins: %d messages in hand, %g s to complete them", in_hand, budget.seconds)
         self._phase("drain", partial(self._drain, drained, budget))
-        if pools:
-            self._phase("offload", lambda: all(self._close_pool(pool, budget) for pool in pools))
+        self.close_pools(budget, pools)
         self._phase("loops", partial(self._stop, budget))
+
+    def close_pools(self, budget: Budget, pools: Sequence[SupportsClose]) -> None:
+        """Have all work beside the loops completed: phase 3, and the first one if the tree has ended by itself."""
+        if pools:
+            # Not all(…): it would not go on behind one that is not done.
+            self._phase("offload", lambda: False not in [self._close_pool(pool, budget) for pool in pools])
 
     def _drain(self, drained: Ticket[int], budget: Budget) -> bool:
         used = self._clock.monotonic() - budget.began
@@ -112,7 +120,7 @@ class Shutdown:
         answer: Ticket[bool] = Ticket(self._clock.blocking)
         left = self._left(budget)
         idle = run_apart(lambda: write(answer, pool.close(left)), "loopwarden-close-pool", self._clock.blocking)
-        self.wait_for(idle, left)
+        self._wait_first(left, idle, self._cut_short)  # the tree may have ended: what was accepted is completed
         return answer.is_ready() and answer.wait(0)
 
     def _stop(self, budget: Budget) -> bool:

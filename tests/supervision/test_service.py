@@ -13,6 +13,7 @@ from nursery import Nursery
 from loopwarden import ChildSpec, DrainRequest, MailboxLoop, ShutdownRequest, Supervisor, Ticket
 from loopwarden._blocking import SYSTEM
 from loopwarden._ticket import settle
+from loopwarden.actors import OffloadPool
 from loopwarden.clock import SYSTEM_CLOCK, Clock
 from loopwarden.mailbox import InMemoryMailbox, Message
 from loopwarden.supervision import ExitCode, Service, ShutdownReport
@@ -329,6 +330,38 @@ def test_pools_are_waited_for_before_the_loops_are_stopped(clock: FakeClock, job
 
         assert service.ref.child("loop").is_alive()
     assert phases(returned.wait(5))[2] == ("offload", True)
+
+
+def test_pools_are_closed_also_if_the_tree_ends_by_itself(clock: FakeClock, jobs: Box) -> None:
+    with Hold() as hold, OffloadPool(clock=clock) as pool:
+        service, returned = serving(clock, spec(jobs, print, clock), pools=[pool])
+        rendered = pool.submit(hold)
+        hold.wait_reached()
+        service.ref.send(ShutdownRequest()).wait(5)
+
+        assert not returned.wait_ready(0)
+        hold.release()
+        assert phases(returned.wait(5)) == [("offload", True), ("close", True)]
+        assert rendered.wait(0) == "released"
+        assert pool.submit(print).has_failed()
+
+
+def test_every_pool_is_closed_also_behind_one_that_is_not_done_in_time(clock: FakeClock, jobs: Box) -> None:
+    closed: Ticket[float] = Ticket()
+
+    class Other:
+        def close(self, timeout: float) -> bool:
+            closed.complete(timeout)
+            return True
+
+    with Hold() as hold, OffloadPool(clock=clock) as stuck:
+        service, returned = serving(clock, spec(jobs, print, clock), pools=[stuck, Other()])
+        stuck.submit(hold)
+        hold.wait_reached()
+        service.shut_down(timeout=0)
+
+        assert phases(returned.wait(5))[2] == ("offload", False)
+        assert closed.wait(5) == 0
 
 
 @pytest.mark.parametrize("timeout", [-1, float("nan"), float("inf"), "5", True], ids=str)
