@@ -6,13 +6,14 @@ BIN := $(VENV)/bin
 COVERAGE ?=
 READY := $(VENV)/.ready
 
-.PHONY: help demo test prove check bench format clean
+.PHONY: help demo test prove check bench soak format clean
 help:
 	@echo "make demo    run the main job (DEMO_SECONDS=8 ends it by itself)"
 	@echo "make test    all tests, under three minutes"
 	@echo "make check   format, lint, types, import direction"
 	@echo "make prove   chaos, storms and long repeats"
 	@echo "make bench   speed, as ratios in one run"
+	@echo "make soak    stress, run after run, until one fails (RUNS=20, SEED=… repeats)"
 	@echo "make format  rewrite the files as 'make check' wants them"
 
 $(READY): pyproject.toml scripts/find-python
@@ -43,6 +44,9 @@ bench: $(READY)
 	$(BIN)/python benchmarks/supervision.py
 	$(BIN)/python benchmarks/shutdown.py
 	$(BIN)/python benchmarks/session.py
+
+soak: $(READY)
+	@$(BIN)/python scripts/soak
 
 format: $(READY)
 	$(BIN)/ruff format .

@@ -23,7 +23,7 @@ SOURCES = sorted(
     if not path.parent.is_symlink()
 )
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
-SCRIPTS = sorted(path for folder in ("benchmarks", "examples") for path in (ROOT / folder).rglob("*.py"))
+SCRIPTS = sorted(path for folder in ("benchmarks", "examples", "scripts") for path in (ROOT / folder).rglob("*.py"))
 
 
 def imported(path: Path) -> set[str]:
