@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     from loopwarden.actors import ControlRef
 
-SAMPLES = 200
-KILLS = 10
+#: Samples in an evaluation, for each time that it is killed.
+PER_KILL = 20
 
 
 class Doubling(MainLoop[int, int]):
@@ -190,34 +190,37 @@ os.write(1, b"e")
 """
 
 
-@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.prove) for seed in range(2, 6))])
-def test_an_evaluation_that_is_killed_ten_times_has_one_result_of_each_sample(tmp_path: Path, seed: int) -> None:
+@pytest.mark.parametrize(
+    ("seed", "kills"), [(1, 3), *(pytest.param(seed, 10, marks=pytest.mark.prove) for seed in range(2, 7))]
+)
+def test_an_evaluation_that_is_killed_again_and_again_has_one_result_of_each_sample(
+    tmp_path: Path, seed: int, kills: int
+) -> None:
+    count = PER_KILL * kills
     mail, journal, log = tmp_path / "mail.db", tmp_path / "eval.db", tmp_path / "runs"
     samples: SqliteMailbox[Any, Any] = SqliteMailbox(mail, "samples", body=Sample[int, int])
-    samples.send_many(
-        [Sample[int, int](id=f"s{number}", input=number, expected=2 * number) for number in range(SAMPLES)]
-    )
+    samples.send_many([Sample[int, int](id=f"s{number}", input=number, expected=2 * number) for number in range(count)])
     dice = random.Random(seed)
 
-    for _ in range(KILLS):
-        run_child(mail, journal, log, dice.randrange(1, SAMPLES // KILLS))
+    for _ in range(kills):
+        run_child(mail, journal, log, dice.randrange(1, PER_KILL))
     run_child(mail, journal, log, None)
 
     with Session.open("eval", [EVAL_PROGRESS], journal=journal) as session:
         progress = session.state[EvalProgress].results
     runs = collections.Counter(log.read_text("utf-8").split())
     mailbox: SqliteMailbox[Any, Any] = SqliteMailbox(mail, "results", body=EvalResult[int])
-    sent = [message.body for _ in range(3 * SAMPLES) for message in mailbox.receive(max_messages=100)]
+    sent = [message.body for _ in range(3 * count) for message in mailbox.receive(max_messages=100)]
     assert samples.approximate_count() == 0
     assert samples.dead_letters.peek(10) == []
     # In the session: one result of each, and one event for each, so that none was scored and then scored anew.
-    assert {sample: result.score for sample, result in progress.items()} == {f"s{n}": 1.0 for n in range(SAMPLES)}
-    assert session.sequence == SAMPLES
+    assert {sample: result.score for sample, result in progress.items()} == {f"s{n}": 1.0 for n in range(count)}
+    assert session.sequence == count
     # What was run twice was in hand when its process died: one sample for each kill at most.
-    assert set(runs) == {str(number) for number in range(SAMPLES)}
-    assert sum(runs.values()) <= SAMPLES + KILLS
+    assert set(runs) == {str(number) for number in range(count)}
+    assert sum(runs.values()) <= count + kills
     # In the mailbox: each at least once, one more for each kill at most, and always the same.
-    assert len(sent) <= SAMPLES + KILLS
+    assert len(sent) <= count + kills
     assert {result.sample_id for result in sent} == set(progress)
     assert all(result.output == progress[result.sample_id].output for result in sent)
     samples.close()

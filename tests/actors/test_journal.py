@@ -380,7 +380,7 @@ def test_another_process_is_refused_until_the_owner_dies_however_it_dies(path: P
         opened(path).close()
 
 
-@pytest.mark.parametrize("kills", [10, pytest.param(50, marks=pytest.mark.prove)])
+@pytest.mark.parametrize("kills", [4, pytest.param(50, marks=pytest.mark.prove)])
 def test_after_a_kill_the_state_is_the_fold_over_what_was_answered_and_some_of_what_was_in_flight(
     path: Path, kills: int
 ) -> None:
