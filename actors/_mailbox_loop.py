@@ -14,6 +14,7 @@ from loopwarden.actors._helper import run_apart
 from loopwarden.actors._intake import Intake
 from loopwarden.actors._mailbox_worker import MailboxWorker
 from loopwarden.actors._shift import Shift
+from loopwarden.actors._work_budget import WorkBudget
 from loopwarden.clock import SYSTEM_CLOCK, Clock
 from loopwarden.errors import InvalidParameterError
 from loopwarden.mailbox import InMemoryMailbox, SupportsWaitVisible
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from loopwarden._heartbeat import Heartbeat
     from loopwarden.actors._mailbox_worker import Source
     from loopwarden.actors._progress import Progress
-    from loopwarden.actors._work_budget import WorkBudget
     from loopwarden.mailbox import Message
 
 __all__ = ["MailboxLoop"]
@@ -88,6 +88,8 @@ class MailboxLoop(Generic[T]):
         check_handler(handler)
         if not isinstance(crash_on, tuple) or not all(isinstance(each, type) for each in crash_on):  # pyright: ignore[reportUnnecessaryIsInstance]  a caller without types
             raise TypeError(f"crash_on must be a tuple of exception classes, got {crash_on!r}")
+        if budget is not None and not isinstance(budget, WorkBudget):  # pyright: ignore[reportUnnecessaryIsInstance]  a caller without types
+            raise TypeError(f"budget must be a WorkBudget, got {budget!r}")
         if budget is not None and (prefetch != 1 or not isinstance(source, SupportsWaitVisible)):
             raise TypeError(
                 "a loop with a budget takes one message at a time, from a mailbox that one can wait at without"
@@ -191,9 +193,8 @@ class MailboxLoop(Generic[T]):
             return False  # each worker gives back its own
         if not nothing_to_secure:
             # While the workers are busy, and apart, because a store that hangs must not hang the stop.
-            run_apart(self.secure, f"{self._source.name}-returns", self._clock.blocking).wait_ready(
-                timeout, self._clock
-            )
+            returned = run_apart(self.secure, f"{self._source.name}-returns", self._clock.blocking)
+            returned.wait_ready(timeout, self._clock)
         return done is None or done.wait_ready(timeout, self._clock)
 
     def shutdown_nowait(self, timeout: float = 30.0) -> bool:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import signal
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
 from loopwarden._blocking import SYSTEM
@@ -57,7 +60,23 @@ class ProcessCrew:
             process.kill()  # nothing is waited for any more
 
     def _make(self) -> ProcessPoolExecutor:
-        return ProcessPoolExecutor(self._most, mp_context=multiprocessing.get_context("spawn"))
+        context = multiprocessing.get_context("spawn")
+        return ProcessPoolExecutor(self._most, mp_context=context, initializer=_prepare)
+
+
+def _prepare() -> None:
+    """Make a process ready: a signal to the whole group, as Ctrl-C is one, is the parent's to act on, not its own."""
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        SYSTEM.start_thread(partial(_end_with, parent), "loopwarden-parent")
+
+
+def _end_with(parent: BaseProcess) -> None:
+    """End this process when its parent is gone, however that was: nobody else would."""
+    parent.join()
+    os._exit(1)
 
 
 def _report(future: Future[Any], done: Done) -> None:

@@ -228,6 +228,8 @@ def main() -> int:
     except BadVariableError as error:
         print(f"soak: {error}", file=sys.stderr)
         return 2
+    # Both leave through the blocks that kill what was started.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
         return soak(settings)
     except KeyboardInterrupt:

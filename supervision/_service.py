@@ -77,6 +77,11 @@ class Service:
     ) -> None:
         if not isinstance(tree, Supervisor | SupervisorRef):  # pyright: ignore[reportUnnecessaryIsInstance]  a caller without types
             raise TypeError(f"tree must be a Supervisor or its ref, got {tree!r}")
+        for what, given in (("mailboxes", mailboxes), ("pools", pools)):
+            for each in given:
+                if not callable(getattr(each, "close", None)):
+                    raise TypeError(f"{what} must be what can be closed, got {each!r} among them")
+        self._has_run = False
         self.timeouts = Timeouts(**timeouts)
         self._tree = tree
         #: The root supervisor.
@@ -109,7 +114,13 @@ class Service:
         """Run until a signal, a `shut_down`, or the end of the tree; return when all is over.
 
         What the tree raises is in the report, and in its exit code.
+
+        Raises:
+            RuntimeError: if it has been run before.
         """
+        if self._has_run:
+            raise RuntimeError(f"{self!r} has been run before")
+        self._has_run = True
         log_warnings(self.timeouts)
         try:
             report = self._run()

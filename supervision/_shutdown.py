@@ -13,6 +13,7 @@ from loopwarden._log import describe, report
 from loopwarden._ticket import SharedTicket, Ticket, write
 from loopwarden.actors import AbandonRequest, ShutdownConfirmRequest, ShutdownRequest
 from loopwarden.actors._helper import run_apart
+from loopwarden.errors import LoopAbandonedError
 from loopwarden.supervision._closing import MOMENT, CloseDown
 from loopwarden.supervision._shutdown_report import (
     Phase,
@@ -121,7 +122,10 @@ class Shutdown:
         left = self._left(budget)
         idle = run_apart(lambda: write(answer, pool.close(left)), "loopwarden-close-pool", self._clock.blocking)
         self._wait_first(left, idle, self._cut_short)  # the tree may have ended: what was accepted is completed
-        return answer.is_ready() and answer.wait(0)
+        is_done = answer.is_ready() and answer.wait(0)
+        if not is_done:
+            report(logging.WARNING, "%s has not completed its work, which is given up", pool)
+        return is_done
 
     def _stop(self, budget: Budget) -> bool:
         self._ref.send(ShutdownRequest(timeout=self._left(budget)))
@@ -136,9 +140,10 @@ class Shutdown:
         """Give up whoever has not ended; what they have in hand goes back."""
         if self._has_ended:
             return
-        text = "the shutdown is cut off (shutdown_timeout %g s): whoever has not ended is given up"
-        report(logging.WARNING, text, self._timeouts.shutdown_timeout)
-        self._ref.send(AbandonRequest(reason="the time for the shutdown is over"))
+        is_cut = self._cut_short.is_ready()
+        why = "cut short" if is_cut else f"over (shutdown_timeout {self._timeouts.shutdown_timeout:g} s)"
+        report(logging.WARNING, "the time for the shutdown is %s: whoever has not ended is given up", why)
+        self._ref.send(AbandonRequest(reason="the shutdown was cut short" if is_cut else "its time was over"))
         self._ref.ended.wait_ready(LAST_SECONDS, self._clock)
 
     def close(self, scope: DaemonScope) -> None:
@@ -175,8 +180,9 @@ class Shutdown:
             reason, budget = asked.wait(0)
             began, seconds = budget.began, budget.seconds
         loops = reports_of(result)
-        in_time = self._has_ended and all(phase.completed for phase in self._phases if phase.name == "loops")
-        gave_up = cause is not None and in_time
+        ends = [phase.completed for phase in self._phases if phase.name in {"offload", "loops"}]
+        in_time = self._has_ended and all(ends)
+        gave_up = cause is not None and self._has_ended and not isinstance(cause, LoopAbandonedError)
         self._ref.has_told = True
         return ShutdownReport(
             reason=reason,

@@ -80,6 +80,7 @@ class ShutdownReport(_Part):
             f"loops: {clean} of {len(self.loops)} ended cleanly",
             f"messages: {fates}",
             *(f"{loop.path}: {_what_happened(loop)}" for loop in self.loops if not loop.clean),
+            *(f"phase {each.name!r} was not completed" for each in self.phases if not each.completed),
             *([] if self.error is None else [f"ended by {self.error}"]),
             f"exit code {self.exit_code.value} ({self.exit_code.name})",
         ]

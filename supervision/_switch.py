@@ -84,7 +84,7 @@ class Switch:
         if ref is not None:
             return ref.send(_without_ticket(request))
         answer: Ticket[IntakeStatus] = Ticket(self._clock.blocking)
-        answer.complete(_absent(child_id, taking=isinstance(request, ResumeRequest)))
+        answer.complete(_absent(child_id, taking=False))  # nobody is there to take anything
         return answer
 
     def _refuse_late(self, request: IntakeRequest) -> None:

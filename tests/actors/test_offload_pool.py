@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import random
 import signal
+import subprocess
+import sys
 import threading
 from functools import partial
 from typing import Any
@@ -287,6 +289,46 @@ def test_a_process_that_hangs_is_killed_at_the_close() -> None:
     assert not pool.close(0)
     assert hangs.has_failed()
     assert pool.wait_idle(30)
+
+
+def test_a_signal_to_the_whole_group_does_not_reach_the_work_in_processes() -> None:
+    with OffloadPool(processes=True, workers=1) as pool:
+        worker = pool.submit(os.getpid).wait(30)
+        for each in (signal.SIGINT, signal.SIGTERM):
+            os.kill(worker, each)
+
+        assert pool.submit(os.getpid).wait(30) == worker
+
+
+def test_processes_end_with_the_one_that_has_started_them() -> None:
+    program = (
+        "import os, sys\n"
+        "from loopwarden import OffloadPool\n"
+        "if __name__ == '__main__':\n"
+        "    pool = OffloadPool(processes=True, workers=1)\n"
+        "    print(pool.submit(os.getpid).wait(30), flush=True)\n"
+        "    sys.stdin.read()\n"
+    )
+    command = [sys.executable, "-P", "-c", program]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.kill()
+
+        assert process.stdout.read() == ""  # it returns when the worker, which has the other end too, is gone
+
+
+def test_a_pool_whose_work_is_not_done_in_time_is_told_in_the_report() -> None:
+    with Hold() as hold:
+        pool = OffloadPool("stuck")
+        pool.submit(hold)
+        hold.wait_reached()
+        service = Service(Supervisor("app"), signals=(), stall_threshold=None, pools=[pool], shutdown_timeout=0.1)
+        service.shut_down()
+        report = service.run()
+
+        assert report.exit_code is ExitCode.DRAIN_TIMED_OUT
+        assert "phase 'offload' was not completed" in str(report)
 
 
 def test_a_pool_is_used_by_many_threads_at_once() -> None:

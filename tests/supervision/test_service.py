@@ -179,7 +179,7 @@ def test_a_second_request_cuts_it_short(jobs: Box, caplog: pytest.LogCaptureFixt
         assert jobs.receive()[0].id == message_id
         assert {loop.path: loop.clean for loop in report.loops} == {"stuck": False, "idle": True}
         assert (report.exit_code, phases(report)[1]) == (ExitCode.DRAIN_TIMED_OUT, ("drain", False))
-        assert "the shutdown is cut off" in caplog.text
+        assert "the time for the shutdown is cut short" in caplog.text
     other.close()
 
 
@@ -354,7 +354,7 @@ def test_every_pool_is_closed_also_behind_one_that_is_not_done_in_time(clock: Fa
             closed.complete(timeout)
             return True
 
-    with Hold() as hold, OffloadPool(clock=clock) as stuck:
+    with OffloadPool(clock=clock) as stuck, Hold() as hold:
         service, returned = serving(clock, spec(jobs, print, clock), pools=[stuck, Other()])
         stuck.submit(hold)
         hold.wait_reached()
