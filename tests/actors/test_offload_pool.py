@@ -15,7 +15,7 @@ import pytest
 
 from loopwarden import ChildSpec, MailboxLoop, Supervisor, Ticket, wait_all
 from loopwarden._blocking import SYSTEM
-from loopwarden._ticket import settle
+from loopwarden._ticket import settle, write
 from loopwarden.actors import ZOMBIES, OffloadPool
 from loopwarden.clock import SystemClock
 from loopwarden.errors import ActorDeadError, TicketTimeoutError
@@ -192,9 +192,11 @@ def test_a_pool_is_closed_after_the_drain_and_before_the_loops_are_stopped() -> 
 class Books:
     """What was submitted while a tree was being shut down, and what ran."""
 
-    def __init__(self) -> None:
+    def __init__(self, middle: int) -> None:
         self.ran: list[int] = []
         self.tickets: dict[int, Ticket[int]] = {}
+        self._middle = middle
+        self.in_the_middle: Ticket[None] = Ticket()
 
     def work(self, number: int) -> int:
         self.ran.append(number)
@@ -205,13 +207,15 @@ class Books:
         for number in numbers:
             timeout = dice.choice((None, 0, 0.0001, 0.001, 5))
             self.tickets[number] = pool.submit(self.work, number, timeout=timeout)
+            if len(self.tickets) > self._middle and not self.in_the_middle.is_ready():
+                write(self.in_the_middle)
 
 
 def check_books(submits: int) -> None:
     """Submit from four threads while the tree that the pool belongs to is shut down, and count."""
     jobs: InMemoryMailbox[int, None] = InMemoryMailbox("jobs")
     jobs.send_many(list(range(50)))
-    pool, books = OffloadPool(workers=4), Books()
+    pool, books = OffloadPool(workers=4), Books(submits // 3)
     children = [ChildSpec(id=f"loop-{number}", start=partial(MailboxLoop[int], jobs, print)) for number in range(5)]
     service = Service(Supervisor("app", children=children), signals=(), stall_threshold=None, pools=[pool])
     returned: Ticket[ShutdownReport] = Ticket()
@@ -221,8 +225,7 @@ def check_books(submits: int) -> None:
     for index, done in enumerate(submitted):
         numbers = range(index * each, (index + 1) * each)
         SYSTEM.start_thread(partial(settle, done, partial(books.submit, pool, numbers, index)), "submits")
-    while len(books.tickets) < submits // 3:
-        pass  # in the middle of it
+    books.in_the_middle.wait(60)
     service.shut_down()
     wait_all(submitted, timeout=60)
     report = returned.wait(30)

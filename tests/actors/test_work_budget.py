@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,8 @@ import pytest
 
 from loopwarden import HealthCheckRequest, LoopActor, ShutdownRequest, Ticket, wait_all
 from loopwarden._blocking import SYSTEM
-from loopwarden.actors import AbandonRequest, Activity, MailboxLoop, ProcessRequest, WorkBudget
+from loopwarden.actors import AbandonRequest, Activity, MailboxLoop, WorkBudget
+from loopwarden.clock import SystemClock
 from loopwarden.errors import MailboxClosedError
 from loopwarden.mailbox import InMemoryMailbox, Message, SqliteMailbox, Token
 from loopwarden.testing import FakeClock, Hold
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from loopwarden import LoopRef
+    from loopwarden._blocking import Gate
     from loopwarden.actors._work_budget import Permit
 
 Mail = Message[Any, Any]
@@ -67,21 +70,48 @@ def hold_all(budget: WorkBudget) -> list[Permit]:
     return [permit for permit in permits if permit is not None]
 
 
-def wait_waiting(budget: WorkBudget, count: int) -> None:
-    while budget.snapshot().waiting < count:
-        pass  # who waits for a permit tells nobody: the test has to look
+class Counted:
+    """A seam that tells when so many gates were made: a budget makes one for whoever asks for a permit."""
+
+    def __init__(self) -> None:
+        self._gates = itertools.count(1)
+        self._wanted: dict[int, Ticket[None]] = {}
+        self.lock, self.queue, self.slot, self.start_thread = (
+            SYSTEM.lock,
+            SYSTEM.queue,
+            SYSTEM.slot,
+            SYSTEM.start_thread,
+        )
+
+    def gate(self) -> Gate:
+        number = next(self._gates)
+        if number in self._wanted:
+            self._wanted[number].complete(None)
+        return SYSTEM.gate()
+
+    def expect(self, more: int) -> Ticket[None]:
+        """Return a ticket that resolves when so many more were made."""
+        ticket: Ticket[None] = Ticket()
+        self._wanted[next(self._gates) + more] = ticket
+        return ticket
+
+
+def counted_budget(limit: int, name: str = "budget") -> tuple[WorkBudget, Counted]:
+    counted = Counted()
+    return WorkBudget(limit, name, clock=SystemClock(counted)), counted
 
 
 @pytest.mark.parametrize("workers", [1, 3], ids=["one worker", "one, two or three workers"])
 def test_there_is_never_more_in_hand_than_the_limit_and_every_loop_has_its_share(workers: int) -> None:
-    mailboxes, budget = boxes(20, 200), WorkBudget(limit=5)
+    mailboxes, (budget, counted) = boxes(20, 200), counted_budget(5)
     counts = [1 + number % workers for number in range(20)]
     watch, held = Watch(1_000), hold_all(budget)
+    all_wait = counted.expect(sum(counts))
     refs = [
         LoopActor.start(MailboxLoop(box, watch.handle, budget=budget, concurrency=count), box.name)
         for box, count in zip(mailboxes, counts, strict=True)
     ]
-    wait_waiting(budget, sum(counts))
+    all_wait.wait(10)
     for permit in held:
         permit.release()
 
@@ -108,12 +138,13 @@ def test_all_of_it_is_done() -> None:
 
 def test_a_loop_at_the_limit_receives_nothing_and_says_why(clock: FakeClock) -> None:
     first, second = boxes(2, 1)
-    budget = WorkBudget(limit=1, name="database")
+    budget, counted = counted_budget(1, "database")
     with Hold() as hold:
         busy = LoopActor.start(MailboxLoop(first, hold, budget=budget), "busy")
         hold.wait_reached()
+        asks = counted.expect(1)
         waits = LoopActor.start(MailboxLoop(second, lambda _: None, budget=budget), "waits")
-        waits.send(ProcessRequest(body=None)).wait(5)  # wakes it, so it waits anew
+        asks.wait(5)
         status = _until_throttled(waits)
 
         assert (status.activity, second.approximate_count()) == (Activity.THROTTLED, 1)
@@ -128,7 +159,7 @@ def test_a_loop_at_the_limit_receives_nothing_and_says_why(clock: FakeClock) -> 
 
 
 def _until_throttled(ref: LoopRef) -> Any:
-    while True:  # it tells nobody that it waits, so the test has to ask
+    while True:  # it has asked for its permit, and is about to wait
         status = ref.send(HealthCheckRequest()).wait(5)
         if status.activity is Activity.THROTTLED and status.budget is not None and status.budget.waiting:
             return status
@@ -136,12 +167,13 @@ def _until_throttled(ref: LoopRef) -> Any:
 
 def test_a_stop_ends_the_wait_for_a_permit() -> None:
     first, second = boxes(2, 1)
-    budget = WorkBudget(limit=1)
+    budget, counted = counted_budget(1)
     with Hold() as hold:
         busy = LoopActor.start(MailboxLoop(first, hold, budget=budget), "busy")
         hold.wait_reached()
+        asks = counted.expect(1)
         waits = LoopActor.start(MailboxLoop(second, lambda _: None, budget=budget), "waits")
-        _until_throttled(waits)
+        asks.wait(5)
 
         assert waits.send(ShutdownRequest(timeout=5)).wait(10).clean_shutdown
         assert budget.snapshot().waiting == 0
@@ -196,11 +228,13 @@ def test_a_crash_gives_the_permit_back() -> None:
 
 def test_a_heavy_message_counts_as_much_as_its_weight() -> None:
     heavy, light = boxes(2, 1)
-    budget = WorkBudget(limit=3)
+    budget, counted = counted_budget(3)
     with Hold() as hold:
         carries = LoopActor.start(MailboxLoop(heavy, hold, budget=budget, weight=3), "heavy")
         hold.wait_reached()
+        asks = counted.expect(1)
         waits = LoopActor.start(MailboxLoop(light, print, budget=budget), "light")
+        asks.wait(5)
 
         assert _until_throttled(waits).budget.used == 3
         stop(waits)
@@ -208,12 +242,14 @@ def test_a_heavy_message_counts_as_much_as_its_weight() -> None:
 
 
 def test_a_light_one_does_not_pass_a_heavy_one_that_waits() -> None:
-    budget = WorkBudget(limit=2)
+    budget, counted = counted_budget(2)
     heavy, light = budget.share(2), budget.share(1)
     first = budget.take(light, Token())
-    token, taken = Token(), Ticket[Any]()
+    token, taken, asks = Token(), Ticket[Any](), counted.expect(1)
     SYSTEM.start_thread(lambda: taken.complete(budget.take(heavy, token)), "heavy")
-    wait_waiting(budget, 1)
+    asks.wait(5)
+    while not budget.snapshot().waiting:
+        pass  # it has asked, and is about to wait
     nudged = Token()
     nudged.nudge()
 
