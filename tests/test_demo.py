@@ -83,7 +83,9 @@ def test_the_demo_ends_by_itself_and_says_what_happened() -> None:
     assert output.endswith("nothing was lost\n")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.prove)], ids=["SIGINT", "SIGTERM"]
+)
 def test_the_demo_tells_every_trouble_and_a_signal_stops_it_cleanly(number: signal.Signals) -> None:
     with start("demo.py", DEMO_SECONDS="30") as demo:
         read_until_all_is_told(demo)

@@ -38,7 +38,7 @@ class WithRoundtrip(MailboxMachine):
 @pytest.mark.parametrize(
     ("machine", "count"),
     [
-        (InMemory, 500),
+        (InMemory, 200),
         (WithRoundtrip, 100),
         pytest.param(InMemory, 5_000, marks=pytest.mark.prove),
         pytest.param(WithRoundtrip, 1_000, marks=pytest.mark.prove),
@@ -48,7 +48,7 @@ def test_a_mailbox_in_memory_does_what_the_model_does(machine: type[MailboxMachi
     run_state_machine_as_test(machine, settings=runs(count))
 
 
-@pytest.mark.parametrize("count", [100, pytest.param(1_000, marks=pytest.mark.prove)])
+@pytest.mark.parametrize("count", [50, pytest.param(1_000, marks=pytest.mark.prove)])
 def test_a_mailbox_in_sqlite_does_what_the_model_does_even_if_its_process_dies(tmp_path: Path, count: int) -> None:
     files = itertools.count()
 
