@@ -226,6 +226,7 @@ def test_the_events_say_where_the_right_thread_is_and_what_it_has_in_hand(
         clock.advance(5)
         jobs.send("later")
         other.wait_reached()
+        events = root.subscribe()
         with Watch(clock, root) as watch:
             watch.look(5)
 
@@ -238,7 +239,7 @@ def test_the_events_say_where_the_right_thread_is_and_what_it_has_in_hand(
             assert health(loop).activity is Activity.STALLED
             assert "in get_stuck_here" in caplog.text
             watch.look(2)
-            [abandoned] = [event for event in root.events() if event.kind is EventKind.ABANDONED]
+            abandoned = events.wait_for(EventKind.ABANDONED)  # when its message is back
             assert abandoned.stack is not None
             assert "in get_stuck_here" in abandoned.stack
             assert (abandoned.worker, abandoned.reason) == (worker, "silent for 12.0 s")
