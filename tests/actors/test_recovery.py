@@ -93,13 +93,14 @@ def test_a_lease_that_ends_during_a_long_shutdown_is_redelivered_elsewhere_and_t
         loop = MailboxLoop(jobs, handle, clock=clock)
         ref = LoopActor.start(loop, name="slow", clock=clock)
         hold.wait_reached()
-        stopped = ref.send(ShutdownRequest(timeout=1_000.0))
+        stopped = ref.send(ShutdownRequest(timeout=100.0))  # the lease lasts longer, so it is not extended
         clock.wait_timers()
         clock.advance(300)
 
         elsewhere += jobs.receive()
 
-    assert stopped.wait(timeout=5).clean_shutdown
+    assert not stopped.wait(timeout=5).clean_shutdown
+    ref.ended.wait(timeout=5)
     assert late.wait(timeout=5) is False
     assert [message.delivery_count for message in elsewhere] == [2]
     assert jobs.approximate_count() == 1  # the late acknowledge has not touched it
