@@ -47,10 +47,10 @@ class Drain:
     def answer(self, request: PauseRequest | DrainRequest | ResumeRequest) -> Ticket[IntakeStatus]:
         """Do what is asked; the ticket of a drain resolves when nothing is in hand, or its time-out has passed."""
         if isinstance(request, DrainRequest):
-            drained = self._close(request, request.timeout).map(lambda _: self._status())
+            drained = self._close(request).map(lambda _: self._status())
             return in_time(drained, request.timeout, self._status, self._clock, f"the drain of {self._name!r}")
         if isinstance(request, PauseRequest):
-            self._close(request, None)
+            self._close(request)
         else:
             loop, self._at_rest = self._pausable(request), None
             self._vitals.forget_fates()
@@ -72,13 +72,13 @@ class Drain:
             duration=0.0 if at_rest is None else self._clock.monotonic() - self._since,
         )
 
-    def _close(self, request: PauseRequest | DrainRequest, lease: float | None) -> Ticket[bool]:
+    def _close(self, request: PauseRequest | DrainRequest) -> Ticket[bool]:
         loop = self._pausable(request)
         if self._at_rest is None:
             self._since = self._clock.monotonic()
         elif self._at_rest.is_ready() and isinstance(request, PauseRequest):
             self._vitals.forget_fates()  # they are of an earlier pause, which is long over
-        self._at_rest = loop.pause(lease)
+        self._at_rest = loop.pause(request.timeout if isinstance(request, DrainRequest) else None)
         if loop.needs_securing:
             run_apart(loop.secure, f"{self._name}-returns", self._clock.blocking)
         return self._at_rest

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sqlite3
-import weakref
-from importlib import resources
 from typing import TYPE_CHECKING, final
 
 from loopwarden.actors._file_lock import FileLock
 from loopwarden.errors import JournalDamagedError, JournalError, JournalLockedError, JournalUnavailableError
+from loopwarden.mailbox._sqlite_file import outlive_forks, statements_of, use_wal
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -24,10 +22,8 @@ __all__ = ["JournalFile"]
 BUSY_SECONDS = 30.0
 #: Marks a file as a journal, in SQLite's ``application_id``: "LWJ" and the version, to be raised with the schema.
 APPLICATION_ID = 0x4C574A01
-
-_files: weakref.WeakSet[JournalFile] = weakref.WeakSet()
-#: What was inherited by a fork: kept, because to drop a connection is to close it, and that writes.
-_inherited: list[object] = []
+#: The package, and the file in it, that has the tables.
+SCHEMA = ("loopwarden.actors", "sql/journal.sql")
 
 
 @final
@@ -58,7 +54,7 @@ class JournalFile:
         except BaseException:
             self.close()
             raise
-        _files.add(self)
+        outlive_forks(self)
 
     @contextlib.contextmanager
     def transaction(self) -> Generator[sqlite3.Connection]:
@@ -99,9 +95,9 @@ class JournalFile:
             finally:
                 self._ownership.release()
 
-    def outlive(self) -> object:
+    def outlive(self) -> list[object]:
         """Return what must not be dropped in a forked process."""
-        return self._connection
+        return [self._connection]
 
     def _connect(self, synchronous: str) -> sqlite3.Connection:
         with self._our_errors():
@@ -109,7 +105,7 @@ class JournalFile:
             connection = sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
             try:
                 self._refuse_other_files(connection)
-                connection.execute("PRAGMA journal_mode = WAL")
+                use_wal(connection)
                 connection.execute(f"PRAGMA synchronous = {synchronous}")
             except BaseException:
                 connection.close()
@@ -127,7 +123,7 @@ class JournalFile:
         with self._our_errors():
             connection.execute("BEGIN IMMEDIATE")
             with connection:
-                for statement in _statements():
+                for statement in statements_of(*SCHEMA):
                     connection.execute(statement)
                 connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
                 connection.execute("UPDATE owner SET epoch = epoch + 1")
@@ -148,21 +144,3 @@ class JournalFile:
 
     def __repr__(self) -> str:
         return f"<JournalFile {str(self.path)!r}{', closed' if self._connection is None else ''}>"
-
-
-def _statements() -> list[str]:
-    # One by one, because executescript would commit what was begun.
-    statements = [""]
-    schema = resources.files("loopwarden.actors").joinpath("sql/journal.sql").read_text("utf-8")
-    for line in schema.splitlines(keepends=True):
-        statements[-1] += line
-        if sqlite3.complete_statement(statements[-1]):
-            statements.append("")
-    return statements[:-1]
-
-
-def _keep_inherited() -> None:
-    _inherited.extend(file.outlive() for file in tuple(_files))
-
-
-os.register_at_fork(after_in_child=_keep_inherited)

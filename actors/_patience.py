@@ -1,8 +1,9 @@
-"""Answers that are waited for: one that comes in time, or another one instead; and all of several."""
+"""Waiting: for an answer that comes in time, or another one instead; for all of several; and for how long."""
 
 from __future__ import annotations
 
 import logging
+import math
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from loopwarden._log import report
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from loopwarden._blocking import Blocking
     from loopwarden.clock import Clock
 
-__all__ = ["in_time", "when_all"]
+__all__ = ["checked_timeout", "in_time", "when_all"]
 
 R = TypeVar("R")
 
@@ -57,3 +58,14 @@ def when_all(tickets: Sequence[Ticket[Any]], blocking: Blocking) -> Ticket[None]
     for ticket in tickets:
         ticket.on_ready(arrived)
     return done
+
+
+def checked_timeout(timeout: float) -> float:
+    """Return a time-out that is one.
+
+    Raises:
+        ValueError: if it is no number of seconds from 0 on.
+    """
+    if type(timeout) not in {int, float} or not 0 <= timeout < math.inf:
+        raise ValueError(f"timeout must be a number of seconds from 0 on, got {timeout!r}")
+    return timeout

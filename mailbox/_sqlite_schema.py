@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import functools
 import sqlite3
-from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from loopwarden.errors import InvalidParameterError
+from loopwarden.mailbox._sqlite_file import statements_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 __all__ = ["VERSION", "apply_schema", "check_schema"]
 
 #: The file's ``user_version``; to be raised with every change of the schema that older code must not write to.
 VERSION = 1
+#: The package, and the file in it, that has the tables.
+SCHEMA = ("loopwarden.mailbox", "sql/schema.sql")
 
 _COLUMNS = (
     'SELECT tables.name, columns.name, columns.type, columns."notnull", columns.pk'
@@ -50,7 +51,7 @@ def apply_schema(database: sqlite3.Connection, path: Path) -> None:
     with database:
         # Again, now that nobody else writes: the file may have become another one since.
         version = check_schema(database, path)
-        for statement in _statements():
+        for statement in statements_of(*SCHEMA):
             database.execute(statement)
         if not version:
             database.execute(f"PRAGMA user_version = {VERSION}")
@@ -73,19 +74,8 @@ def _expected() -> dict[str, list[tuple[Any, ...]]]:
     """Return the columns that our tables have; asked of SQLite, so that they are written down once."""
     database = sqlite3.connect(":memory:")
     try:
-        for statement in _statements():
+        for statement in statements_of(*SCHEMA):
             database.execute(statement)
         return _tables(database)
     finally:
         database.close()
-
-
-def _statements() -> Iterator[str]:
-    # One by one, because executescript would commit what was begun.
-    statement = ""
-    schema = resources.files("loopwarden.mailbox").joinpath("sql/schema.sql").read_text("utf-8")
-    for line in schema.splitlines(keepends=True):
-        statement += line
-        if sqlite3.complete_statement(statement):
-            yield statement
-            statement = ""

@@ -6,12 +6,12 @@ import contextlib
 import os
 import sqlite3
 import warnings
-import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
 from loopwarden.errors import InvalidParameterError, MailboxConnectionError
 from loopwarden.mailbox._doorbell import Doorbell
+from loopwarden.mailbox._sqlite_file import outlive_forks, use_wal
 from loopwarden.mailbox._sqlite_line import Line
 from loopwarden.mailbox._sqlite_schema import apply_schema, check_schema
 from loopwarden.mailbox._sqlite_transaction import Transaction
@@ -31,11 +31,6 @@ BUSY_SECONDS = 30.0
 #: Pages in the WAL after which it begins anew, where it is flushed with each step. A file that is written over is
 #: flushed in half the time of one that grows, so it should not grow for long; SQLite's own 1000 is for the others.
 FULL_WAL_PAGES = 400
-
-#: Stores that are open, so that a fork finds them.
-_stores: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
-#: What stores in this process had inherited by a fork: kept, because to drop a connection is to close it.
-_inherited: list[object] = []
 
 
 @final
@@ -65,7 +60,7 @@ class SqliteStore:
         self.level = ""
         # One for everything: to make one takes a third of the time of a statement.
         self._cursor: sqlite3.Cursor | None = None
-        _stores.add(self)
+        outlive_forks(self)
         try:
             with self.lock, self.connection(str(path)) as cursor:
                 apply_schema(cursor.connection, self.path)
@@ -167,7 +162,7 @@ class SqliteStore:
         database = sqlite3.connect(place, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
         try:
             check_schema(database, self.path)  # before the mode is changed, which writes
-            _use_wal(database)
+            use_wal(database)
             database.execute(f"PRAGMA synchronous = {self._synchronous}")
             self.level = self._synchronous
             if self._synchronous == "FULL":
@@ -225,25 +220,3 @@ def _check_path(path: str | Path) -> Path:
     if absolute.is_dir():
         raise InvalidParameterError(str(path), "path", str(path), "a file, and this is a folder")
     return absolute
-
-
-def _use_wal(database: sqlite3.Connection) -> None:
-    """Put a file into WAL mode, which it keeps; if others do the same at this moment, wait for them."""
-    for _ in range(100):
-        try:
-            database.execute("PRAGMA journal_mode = WAL")
-        except sqlite3.OperationalError:
-            # Changing the mode does not wait for whoever is writing. Beginning a transaction does.
-            database.execute("BEGIN IMMEDIATE")
-            database.execute("ROLLBACK")
-        else:
-            return
-    database.execute("PRAGMA journal_mode = WAL")
-
-
-def _keep_inherited() -> None:
-    for store in tuple(_stores):
-        _inherited.extend(store.outlive())
-
-
-os.register_at_fork(after_in_child=_keep_inherited)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Self, TypeVar, final
 
 from loopwarden.actors import AbandonRequest, ControlActor, LoopActor, ShutdownRequest
+from loopwarden.actors._patience import checked_timeout
 from loopwarden.clock import SYSTEM_CLOCK, Clock
 from loopwarden.errors import StartFailed, StillRunningError
 from loopwarden.mailbox import Token
@@ -60,7 +60,7 @@ class DaemonScope:
     """
 
     def __init__(self, timeout: float = PATIENCE, *, clock: Clock = SYSTEM_CLOCK) -> None:
-        self._timeout = _checked(timeout)
+        self._timeout = checked_timeout(timeout)
         self._clock = clock
         self._owned: list[tuple[str, ControlActor]] = []
         self._contexts = ExitStack()
@@ -112,7 +112,7 @@ class DaemonScope:
                 abandoned.
         """
         with self._contexts:
-            errors = self._stop(_checked(timeout))
+            errors = self._stop(checked_timeout(timeout))
         if errors:
             raise BaseExceptionGroup("daemons have failed", errors)
 
@@ -157,12 +157,6 @@ class DaemonScope:
 
     def __repr__(self) -> str:
         return f"<DaemonScope, {len(self._owned)} daemons>"
-
-
-def _checked(timeout: float) -> float:
-    if type(timeout) not in {int, float} or not 0 <= timeout < math.inf:
-        raise ValueError(f"timeout must be a number of seconds from 0 on, got {timeout!r}")
-    return timeout
 
 
 def _ask_to_stop(actor: ControlActor, timeout: float) -> None:

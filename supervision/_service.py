@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import signal
 from typing import TYPE_CHECKING, TypedDict, final
 
 from loopwarden._ticket import SharedTicket, Ticket, write
+from loopwarden.actors._patience import checked_timeout
 from loopwarden.clock import SYSTEM_CLOCK, Clock
 from loopwarden.supervision._budget import Budget
 from loopwarden.supervision._census import take_census
+from loopwarden.supervision._ladder import StallPolicy
 from loopwarden.supervision._probe_server import ProbeServer
 from loopwarden.supervision._prober import Prober
 from loopwarden.supervision._reaper import ReaperActor
@@ -102,7 +103,7 @@ class Service:
         prober = Prober(
             [self.ref],
             is_closing=lambda: self.is_closing,
-            stall_threshold=self.timeouts.stall_threshold or Timeouts().stall_threshold or 0.0,
+            stall_threshold=self.timeouts.stall_threshold or StallPolicy().threshold,
             clock=clock,
         )
         #: What answers probes, if there is a port for it.
@@ -178,9 +179,7 @@ class Service:
             reason: For the report.
             timeout: The budget in seconds, instead of ``shutdown_timeout``.
         """
-        seconds = self.timeouts.shutdown_timeout if timeout is None else timeout
-        if type(seconds) not in {int, float} or not 0 <= seconds < math.inf:
-            raise ValueError(f"timeout must be a number of seconds from 0 on, got {timeout!r}")
+        seconds = self.timeouts.shutdown_timeout if timeout is None else checked_timeout(timeout)
         write(self._asked, (reason, Budget(self._clock.monotonic(), seconds)))
 
     def cut_short(self) -> None:
