@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any, final
 
 from pykka._envelope import Envelope
 
+from loopwarden._blocking import SYSTEM
+from loopwarden._ticket import Ticket, settle
 from loopwarden.clock import SYSTEM_CLOCK, Clock
-from loopwarden.supervision import ChildSpec, EventKind, Supervisor
+from loopwarden.supervision import ChildSpec, EventKind, Service, Supervisor
 from loopwarden.testing import Hold, ProbeLoop
 
 if TYPE_CHECKING:
@@ -17,10 +19,9 @@ if TYPE_CHECKING:
     import pykka
     from typing_extensions import Unpack
 
-    from loopwarden._ticket import Ticket
-    from loopwarden.supervision import ChildRef, EventStream, SupervisorOptions, SupervisorRef
+    from loopwarden.supervision import ChildRef, EventStream, ShutdownReport, SupervisorOptions, SupervisorRef
 
-__all__ = ["Boom", "Nursery", "crash", "crash_and_wait", "finish", "outcome", "supervising", "wake"]
+__all__ = ["Boom", "Nursery", "crash", "crash_and_wait", "finish", "outcome", "serve_apart", "supervising", "wake"]
 
 
 class Boom(Exception):  # noqa: N818  it is what happened
@@ -38,6 +39,15 @@ def supervising(
         yield ref
     finally:
         ref.stop(timeout=5)
+
+
+def serve_apart(tree: Supervisor, **options: Any) -> tuple[Service, Ticket[ShutdownReport]]:
+    """Run a service on a thread of its own, without signals and a watchdog; return when its tree is up."""
+    service = Service(tree, signals=(), stall_threshold=None, **options)
+    returned: Ticket[ShutdownReport] = Ticket()
+    SYSTEM.start_thread(lambda: settle(returned, service.run), "service")
+    service.ref.ready.wait_ready(5)
+    return service, returned
 
 
 def crash(ref: ChildRef, error: BaseException | None = None) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pykka
 import pytest
-from nursery import Nursery
+from nursery import Nursery, serve_apart
 
 from loopwarden import ChildSpec, DrainRequest, MailboxLoop, ShutdownRequest, Supervisor, Ticket
 from loopwarden._blocking import SYSTEM
@@ -35,11 +35,7 @@ def spec(jobs: Box, handler: Callable[[Mail], object], clock: Clock, name: str =
 def serving(clock: Clock, *children: ChildSpec, **options: Any) -> tuple[Service, Ticket[ShutdownReport]]:
     strategy = options.pop("strategy", "one_for_one")
     tree = Supervisor("tree", children=children, strategy=strategy, clock=clock)
-    service = Service(tree, signals=(), stall_threshold=None, clock=clock, **options)
-    returned: Ticket[ShutdownReport] = Ticket()
-    SYSTEM.start_thread(lambda: settle(returned, service.run), "service")
-    service.ref.ready.wait_ready(5)
-    return service, returned
+    return serve_apart(tree, clock=clock, **options)
 
 
 class Beside(pykka.ThreadingActor):
@@ -187,10 +183,7 @@ def test_a_tree_that_gives_up_ends_the_service_with_its_cause(clock: FakeClock) 
     nursery = Nursery()
     failing = nursery.spec("failing").model_copy(update={"intensity": None})
     tree = Supervisor("tree", children=[failing], intensity=0, clock=clock)
-    service = Service(tree, signals=(), stall_threshold=None, clock=clock)
-    returned: Ticket[ShutdownReport] = Ticket()
-    SYSTEM.start_thread(lambda: settle(returned, service.run), "service")
-    service.ref.ready.wait_ready(5)
+    _, returned = serve_apart(tree, clock=clock)
 
     nursery.loops["failing"][0].post(_fail)
     report = returned.wait(5)

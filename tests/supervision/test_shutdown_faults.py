@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pykka
 import pytest
-from nursery import Nursery, crash, supervising
+from nursery import Nursery, crash, serve_apart, supervising
 
 from loopwarden import (
     ChildSpec,
@@ -23,8 +23,6 @@ from loopwarden import (
     Ticket,
     beat,
 )
-from loopwarden._blocking import SYSTEM
-from loopwarden._ticket import settle
 from loopwarden.actors import (
     AbandonRequest,
     Activity,
@@ -54,11 +52,7 @@ def spec(jobs: Box, handler: Callable[[Mail], object], clock: Clock, **options: 
 
 def serving(clock: Clock, *children: ChildSpec, **options: Any) -> tuple[Service, Ticket[ShutdownReport]]:
     tree = Supervisor("tree", children=children, clock=clock)
-    service = Service(tree, signals=(), stall_threshold=None, clock=clock, **options)
-    returned: Ticket[ShutdownReport] = Ticket()
-    SYSTEM.start_thread(lambda: settle(returned, service.run), "service")
-    service.ref.ready.wait_ready(5)
-    return service, returned
+    return serve_apart(tree, clock=clock, **options)
 
 
 def health(ref: Any) -> HealthStatus:
