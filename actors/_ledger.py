@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias, final
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast, final
 
 from loopwarden._log import report
 from loopwarden.actors._journal import Journal
@@ -81,6 +81,7 @@ class Ledger:
         entries: list[tuple[str, bytes]] = []
         outcomes: list[Outcome] = []
         crash: BaseException | None = None
+        make = cast("Any", tuple).__new__  # what DispatchResult(…) does, in half the time: there is one for each event
         for event, _ in batch:
             try:
                 entry = None if encode is None else encode(event)
@@ -92,7 +93,7 @@ class Ledger:
                 break
             else:
                 sequence += 1
-                outcomes.append(DispatchResult(sequence, changed))
+                outcomes.append(make(DispatchResult, (sequence, changed)))
                 if entry is not None:
                     entries.append(entry)
         if sequence != self._sequence:
