@@ -20,6 +20,9 @@ __all__ = ["OffloadCrew", "ThreadCrew"]
 class OffloadCrew(Protocol):
     """Runs functions somewhere else."""
 
+    #: How many functions were begun, perhaps, and will never return.
+    lost: int
+
     def run(self, function: Callable[..., Any], args: tuple[Any, ...], done: Done) -> None:
         """Run it once, and then call ``done`` with what it returned or raised, on any thread; does not block.
 
@@ -47,6 +50,7 @@ class ThreadCrew:
         self._name = name
         self._most = most
         self._blocking = blocking
+        self.lost = 0  # a thread cannot die
         self._jobs: WorkQueue[tuple[Callable[..., Any], tuple[Any, ...], Done] | None] = blocking.queue()
         self._lock = blocking.lock()  # guards the counts against two submits at once
         self._free = 0  # threads that wait, and nobody counts on

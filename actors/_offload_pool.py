@@ -36,7 +36,8 @@ class OffloadPool:
         name: What its threads are called.
         workers: How many functions run at once.
         processes: Whether they run in processes of their own, for work that keeps the interpreter busy. Then functions,
-            arguments and results must be picklable, and ``__main__`` importable.
+            arguments and results must be picklable, and ``__main__`` importable; and if a process dies, all that the
+            pool has in hand fails with ``BrokenProcessPool``, because nobody knows what was done.
         clock: The time.
     """
 
@@ -95,8 +96,10 @@ class OffloadPool:
             if timeout is not None:
                 catch_up = self._set_timer(ticket, timeout, function)
             self._crew.run(function, args, done)
-        except BaseException as error:  # noqa: BLE001  there is no thread or process for it: that is the answer
+        except BaseException as error:  # there is no thread or process for it: that is the answer
             self._done(ticket, None, error)
+            if isinstance(error, KeyboardInterrupt):
+                raise
         return ticket
 
     @property
@@ -127,17 +130,19 @@ class OffloadPool:
         """Accept nothing more, and wait for what was accepted; say whether all of it is done.
 
         What is not done by then is given up: its tickets fail, its threads are left behind as zombies, its processes
-        are killed. Closing again changes nothing.
+        are killed. What is lost meanwhile with a process that dies is not done. Closing again changes nothing.
         """
         with self._lock:
             self._is_closed = True
+        lost_before = self._crew.lost
         is_idle = self.wait_idle(timeout)
+        is_done = is_idle and self._crew.lost == lost_before
         with self._lock:
             given_up = tuple(self._in_flight)
         for ticket in given_up:
             write(ticket, error=ActorDeadError(str(self)))
         self._crew.close()
-        return is_idle
+        return is_done
 
     def _set_timer(self, ticket: Ticket[Any], timeout: float, function: Callable[..., Any]) -> Callable[[], None]:
         """Have a ticket time out; what is returned does it if the timer should have done so by now."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 import signal
@@ -11,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
 from loopwarden._blocking import SYSTEM
+from loopwarden._log import report
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
     from loopwarden.actors._offload_crew import Done
 
 __all__ = ["ProcessCrew"]
+
+#: What a whole group of processes is sent, by Ctrl-C or by systemd: the parent's to act on, not theirs.
+GROUP_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
 
 
 @final
@@ -36,23 +41,50 @@ class ProcessCrew:
     def __init__(self, name: str, most: int) -> None:
         self._name = name
         self._most = most
-        self._lock = SYSTEM.lock()  # guards _pool against two who make it anew
+        self._lock = SYSTEM.lock()  # guards _pool against two who make it anew, and what is known of the broken
         self._pool = self._make()
+        self._last_broken: ProcessPoolExecutor | None = None
+        self._is_closed = False
+        #: How many functions were lost with a process that died.
+        self.lost = 0
 
     def run(self, function: Callable[..., Any], args: tuple[Any, ...], done: Done) -> None:
-        """Hand it to the pool; what is in a process that dies fails with ``BrokenProcessPool``."""
+        """Hand it to the pool; if one of its processes dies, all that it has fails with ``BrokenProcessPool``."""
         pool = self._pool
         try:
-            future = pool.submit(function, *args)
+            future = _submit(pool, function, args)
         except BrokenProcessPool:
             with self._lock:
                 if self._pool is pool:
                     self._pool = self._make()
-            future = self._pool.submit(function, *args)
-        future.add_done_callback(lambda each: _report(each, done))
+                pool = self._pool
+            future = _submit(pool, function, args)
+        future.add_done_callback(lambda each: self._report(pool, each, done))
+
+    def _report(self, pool: ProcessPoolExecutor, future: Future[Any], done: Done) -> None:
+        if future.cancelled():
+            done(None, RuntimeError("the pool was closed before it was begun"))
+            return
+        error = future.exception()
+        if isinstance(error, BrokenProcessPool):
+            error = self._lose(pool)
+        done(None if error is not None else future.result(), error)
+
+    def _lose(self, pool: ProcessPoolExecutor) -> BrokenProcessPool:
+        """Count a function that was lost, and tell of it once for all that are lost together."""
+        text = f"a process of OffloadPool {self._name!r} died, and what the pool had in hand is lost"
+        with self._lock:
+            is_news = self._last_broken is not pool and not self._is_closed
+            self._last_broken = pool
+            self.lost += 1
+        if is_news:
+            report(logging.ERROR, "%s", text)
+        return BrokenProcessPool(text)
 
     def close(self) -> None:
         """Kill what is still busy, and let the others end."""
+        with self._lock:
+            self._is_closed = True
         found: dict[int, BaseProcess] = getattr(self._pool, "_processes", None) or {}  # there is no public way to them
         processes = tuple(found.values())
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -64,10 +96,20 @@ class ProcessCrew:
         return ProcessPoolExecutor(self._most, mp_context=context, initializer=_prepare)
 
 
+def _submit(pool: ProcessPoolExecutor, function: Callable[..., Any], args: tuple[Any, ...]) -> Future[Any]:
+    """Submit; a process that is spawned for it inherits what is blocked here, until `_prepare` ignores it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, GROUP_SIGNALS)
+    try:
+        return pool.submit(function, *args)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _prepare() -> None:
-    """Make a process ready: a signal to the whole group, as Ctrl-C is one, is the parent's to act on, not its own."""
-    for each in (signal.SIGINT, signal.SIGTERM):
+    """Make a process ready: from its first moment on, signals to the whole group are not for it."""
+    for each in GROUP_SIGNALS:
         signal.signal(each, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, GROUP_SIGNALS)
     parent = multiprocessing.parent_process()
     if parent is not None:
         SYSTEM.start_thread(partial(_end_with, parent), "loopwarden-parent")
@@ -77,11 +119,3 @@ def _end_with(parent: BaseProcess) -> None:
     """End this process when its parent is gone, however that was: nobody else would."""
     parent.join()
     os._exit(1)
-
-
-def _report(future: Future[Any], done: Done) -> None:
-    if future.cancelled():
-        done(None, RuntimeError("the pool was closed before it was begun"))
-        return
-    error = future.exception()
-    done(None if error is not None else future.result(), error)

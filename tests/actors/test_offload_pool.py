@@ -303,6 +303,42 @@ def test_a_signal_to_the_whole_group_does_not_reach_the_work_in_processes() -> N
         assert pool.submit(os.getpid).wait(30) == worker
 
 
+def test_a_signal_to_the_whole_group_does_not_reach_processes_that_are_just_being_started() -> None:
+    program = (
+        "import os, signal\n"
+        "from loopwarden import OffloadPool, wait_all\n"
+        "if __name__ == '__main__':\n"
+        "    for each in (signal.SIGINT, signal.SIGTERM):\n"
+        "        signal.signal(each, lambda *_: None)\n"
+        "    with OffloadPool(processes=True, workers=2) as pool:\n"
+        "        tickets = [pool.submit(pow, 2, power) for power in (3, 4)]\n"
+        "        for each in (signal.SIGINT, signal.SIGTERM):\n"
+        "            os.killpg(0, each)\n"
+        "        print(wait_all(tickets, 30))\n"
+    )
+    command = [sys.executable, "-P", "-c", program]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, start_new_session=True)
+
+    assert ended.stdout == "[8, 16]\n", ended.stderr
+    assert ended.stderr == ""
+
+
+def test_work_that_is_lost_with_a_process_is_told_once_and_the_pool_was_not_done(
+    clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    pool = OffloadPool("render", processes=True, workers=1, clock=clock)
+    victim = pool.submit(os.getpid).wait(30)
+    lost = [pool.submit(signal.pause), pool.submit(signal.pause)]
+    closed: Ticket[bool] = Ticket()
+    SYSTEM.start_thread(lambda: settle(closed, partial(pool.close, 30)), "closes")
+    clock.wait_timers()
+    os.kill(victim, signal.SIGKILL)
+
+    assert closed.wait(30) is False
+    assert all(ticket.has_failed() for ticket in lost)
+    assert caplog.messages == ["a process of OffloadPool 'render' died, and what the pool had in hand is lost"]
+
+
 def test_processes_end_with_the_one_that_has_started_them() -> None:
     program = (
         "import os, sys\n"
