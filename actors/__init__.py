@@ -9,6 +9,7 @@ from loopwarden.actors._current import beat, stop_asked
 from loopwarden.actors._dlq_consumer import DLQConsumer
 from loopwarden.actors._eval_loop import EvalLoop
 from loopwarden.actors._eval_progress import EVAL_PROGRESS, EvalProgress, SampleScored
+from loopwarden.actors._fates import MessageFate
 from loopwarden.actors._inlet import Inlet
 from loopwarden.actors._loop_actor import LoopActor
 from loopwarden.actors._loop_ref import LoopRef
@@ -33,7 +34,7 @@ from loopwarden.actors._messages import (
     StallReport,
 )
 from loopwarden.actors._offload_pool import OffloadPool
-from loopwarden.actors._progress import Activity, InHand, MessageFate, Progress, WorkerStatus
+from loopwarden.actors._progress import Activity, InHand, Progress, WorkerStatus
 from loopwarden.actors._reducers import DispatchResult
 from loopwarden.actors._ref import ControlRef, check_health
 from loopwarden.actors._runnable import Runnable, SupportsPause, SupportsProcess, SupportsRecovery, SupportsRun

@@ -78,7 +78,7 @@ class Drain:
             self._since = self._clock.monotonic()
         elif self._at_rest.is_ready() and isinstance(request, PauseRequest):
             self._vitals.forget_fates()  # they are of an earlier pause, which is long over
-        self._at_rest = loop.pause(request.timeout if isinstance(request, DrainRequest) else None)
+        self._at_rest = loop.pause(_lease(request) if isinstance(request, DrainRequest) else None)
         if loop.needs_securing:
             run_apart(loop.secure, f"{self._name}-returns", self._clock.blocking)
         return self._at_rest
@@ -89,3 +89,7 @@ class Drain:
             why = f"{type(loop).__name__} has no pause(), see SupportsPause"
             raise UnsupportedRequestError(f"loop {self._name!r}", type(request).__name__, why)
         return loop
+
+
+def _lease(request: DrainRequest) -> float:
+    return request.timeout if request.lease is None else request.lease

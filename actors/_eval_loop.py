@@ -9,6 +9,7 @@ from typing_extensions import override
 from loopwarden._log import describe
 from loopwarden.actors._eval_progress import EvalProgress, SampleScored
 from loopwarden.actors._mailbox_loop import MailboxLoop
+from loopwarden.actors._ref import ControlRef
 from loopwarden.actors._sample import EvalResult
 from loopwarden.actors._session_ref import SessionRef, StateRequest
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from loopwarden.actors._main_loop import MainLoop
-    from loopwarden.actors._ref import ControlRef
     from loopwarden.actors._sample import Sample
     from loopwarden.mailbox import Mailbox, Message
 
@@ -56,6 +56,12 @@ class EvalLoop(MailboxLoop["Sample[InputT, OutputT]"], Generic[InputT, OutputT])
         session: ControlRef | None = None,
         **options: Any,
     ) -> None:
+        if not callable(getattr(loop, "execute", None)):
+            raise TypeError(f"loop must be a MainLoop, got {loop!r}")
+        if not callable(evaluator):
+            raise TypeError(f"evaluator must be something to call, got {evaluator!r}")
+        if session is not None and not isinstance(session, ControlRef):  # pyright: ignore[reportUnnecessaryIsInstance]  a caller without types
+            raise TypeError(f"session must be the ref of a Session, got {session!r}")
         if isinstance(session, SessionRef) and EvalProgress not in session.state:
             raise ValueError(f"{session} has no EvalProgress: give EVAL_PROGRESS among its slices")
         super().__init__(samples, self._score, **options)

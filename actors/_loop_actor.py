@@ -13,6 +13,7 @@ from loopwarden._log import describe, report
 from loopwarden._ticket import Ticket, write
 from loopwarden.actors._actor import ControlActor, Deferred
 from loopwarden.actors._drain import Drain
+from loopwarden.actors._fates import MessageFate
 from loopwarden.actors._loop_ref import LoopRef
 from loopwarden.actors._messages import (
     AbandonRequest,
@@ -32,7 +33,7 @@ from loopwarden.actors._messages import (
 )
 from loopwarden.actors._patience import in_time
 from loopwarden.actors._processing import Processing
-from loopwarden.actors._progress import Activity, MessageFate
+from loopwarden.actors._progress import Activity
 from loopwarden.actors._recovery import GivenBack, Recovery
 from loopwarden.actors._runnable import SupportsRun, can_pause, check_loop
 from loopwarden.actors._stack import stack_of

@@ -14,18 +14,18 @@ from loopwarden.actors._helper import run_apart
 from loopwarden.actors._intake import Intake
 from loopwarden.actors._mailbox_worker import MailboxWorker
 from loopwarden.actors._shift import Shift
-from loopwarden.actors._work_budget import WorkBudget
+from loopwarden.actors._work_budget import WorkBudget, check_budget
 from loopwarden.clock import SYSTEM_CLOCK, Clock
-from loopwarden.errors import InvalidParameterError
-from loopwarden.mailbox import InMemoryMailbox, SupportsWaitVisible
+from loopwarden.mailbox import InMemoryMailbox
+from loopwarden.mailbox._parameters import check_loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
     from loopwarden._heartbeat import Heartbeat
-    from loopwarden.actors._mailbox_worker import Source
     from loopwarden.actors._progress import Progress
+    from loopwarden.actors._source import Source
     from loopwarden.mailbox import Message
 
 __all__ = ["MailboxLoop"]
@@ -82,19 +82,19 @@ class MailboxLoop(Generic[T]):
     ) -> None:
         if not callable(getattr(source, "receive", None)):
             raise TypeError(f"source must be a mailbox, as open_mailbox() makes one, got {source!r}")
-        for parameter, value in (("concurrency", concurrency), ("prefetch", prefetch)):
-            if type(value) is not int or value < 1:
-                raise InvalidParameterError(source.name, parameter, value, "a whole number from 1 on")
+        check_loop(
+            source.name,
+            concurrency=concurrency,
+            prefetch=prefetch,
+            visibility_timeout=visibility_timeout,
+            wait_time_seconds=wait_time_seconds,
+            longest_lease=longest_lease,
+        )
         check_handler(handler)
         if not isinstance(crash_on, tuple) or not all(isinstance(each, type) for each in crash_on):  # pyright: ignore[reportUnnecessaryIsInstance]  a caller without types
             raise TypeError(f"crash_on must be a tuple of exception classes, got {crash_on!r}")
-        if budget is not None and not isinstance(budget, WorkBudget):  # pyright: ignore[reportUnnecessaryIsInstance]  a caller without types
-            raise TypeError(f"budget must be a WorkBudget, got {budget!r}")
-        if budget is not None and (prefetch != 1 or not isinstance(source, SupportsWaitVisible)):
-            raise TypeError(
-                "a loop with a budget takes one message at a time, from a mailbox that one can wait at without"
-                f" receiving (SupportsWaitVisible), got prefetch={prefetch} and {source!r}"
-            )
+        if budget is not None:
+            check_budget(budget, source, prefetch)
         #: The limit that it shares with other loops.
         self.budget = budget
         self._lease = visibility_timeout
@@ -187,7 +187,7 @@ class MailboxLoop(Generic[T]):
 
         Called from a handler of this loop, it does not wait, and returns false.
         """
-        done = self._done
+        done, deadline = self._done, self._clock.monotonic() + timeout
         nothing_to_secure = self.shutdown_nowait(timeout)
         if self.is_own_thread(threading.get_ident()):
             return False  # each worker gives back its own
@@ -195,7 +195,7 @@ class MailboxLoop(Generic[T]):
             # While the workers are busy, and apart, because a store that hangs must not hang the stop.
             returned = run_apart(self.secure, f"{self._source.name}-returns", self._clock.blocking)
             returned.wait_ready(timeout, self._clock)
-        return done is None or done.wait_ready(timeout, self._clock)
+        return done is None or done.wait_ready(max(0.0, deadline - self._clock.monotonic()), self._clock)
 
     def shutdown_nowait(self, timeout: float = 30.0) -> bool:
         """Stop, without waiting for anything; false if there are messages to be secured, which may take time."""

@@ -8,14 +8,15 @@ import threading
 from collections import deque
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, final
+from typing import TYPE_CHECKING, Any, cast, final
 
 from loopwarden._heartbeat import Heartbeat
 from loopwarden._log import describe, report
 from loopwarden._ticket import Ticket
 from loopwarden.actors._current import current
+from loopwarden.actors._fates import fate_of
 from loopwarden.actors._handler import refuse_unfinished
-from loopwarden.actors._progress import Fate, MessageFate, Progress
+from loopwarden.actors._progress import Progress
 from loopwarden.errors import (
     MailboxClosedError,
     MailboxConnectionError,
@@ -25,34 +26,20 @@ from loopwarden.mailbox import LeaseExtender, Token
 from loopwarden.mailbox._token import wait_with
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from loopwarden._backoff import Backoff
+    from loopwarden.actors._fates import Fate
     from loopwarden.actors._intake import Intake
+    from loopwarden.actors._source import Source
     from loopwarden.actors._work_budget import Permit, Share, WorkBudget
     from loopwarden.clock import Clock
     from loopwarden.mailbox import Message, SupportsWaitVisible
 
-__all__ = ["MailboxWorker", "Source"]
-
-T = TypeVar("T")
+__all__ = ["MailboxWorker"]
 
 #: Seconds that a store has to take a message back before the worker that was given up is fenced nevertheless.
 FENCE_AFTER = 1.0
-
-
-class Source(Protocol[T]):
-    """What a worker receives from: a mailbox, or its dead letters."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def closed(self) -> bool: ...
-
-    def receive(
-        self, *, max_messages: int, visibility_timeout: float, wait_time_seconds: float, token: Token
-    ) -> Sequence[Message[T, Any]]: ...
 
 
 @final
@@ -147,7 +134,7 @@ class MailboxWorker:
             if message is not None and not message.is_finalized:
                 is_back = self._settled(message, lambda: message.nack(0, error=error))
                 if notes:
-                    self._note_fate(message, "abandoned" if is_back else "done" if message.is_finalized else "extended")
+                    self._note_fate(message, "abandoned" if is_back else fate_of(message))
             self.return_unstarted(notes=notes)
         finally:
             self.token.fence()
@@ -246,13 +233,15 @@ class MailboxWorker:
         with self._lock, suppress(IndexError):
             while True:
                 batch.append(self.prefetched.popleft())
+        if notes:  # a store that hangs keeps all of them
+            self.progress.fates |= {message.id: "extended" for message in batch}
         for message in batch:
             self.progress.returned += (is_back := self._settled(message, message.put_back))
             if notes:
                 self._note_fate(message, "returned" if is_back else "extended")
 
     def _note_fate(self, message: Message[Any, Any], fate: Fate) -> None:
-        self.progress.fates.append(MessageFate(message_id=message.id, fate=fate))
+        self.progress.fates[message.id] = fate
 
     def _poll(self, visibility_timeout: float, wait_time_seconds: float) -> None:
         if wait_time_seconds or not self.progress.is_degraded:
@@ -313,7 +302,7 @@ class MailboxWorker:
             self.progress.last_error = text
             is_back = self._settled(message, lambda: message.nack(delay, error=text))
             if self._is_ending:
-                self._note_fate(message, "returned" if is_back else "extended")
+                self._note_fate(message, "returned" if is_back else fate_of(message))
             if isinstance(error, self._crash_on) or not isinstance(error, Exception):
                 raise
             report(
@@ -328,7 +317,7 @@ class MailboxWorker:
             is_done = message.is_finalized or self._settled(message, message.acknowledge)
             self.progress.processed += is_done
             if self._is_ending:
-                self._note_fate(message, "done" if is_done else "extended")
+                self._note_fate(message, fate_of(message))
 
     @property
     def _is_ending(self) -> bool:

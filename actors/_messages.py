@@ -9,7 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.json_schema import SkipJsonSchema
 
 from loopwarden._ticket import Ticket
-from loopwarden.actors._progress import Activity, InHand, MessageFate, WorkerStatus
+from loopwarden.actors._fates import MessageFate
+from loopwarden.actors._progress import Activity, InHand, WorkerStatus
 from loopwarden.actors._state import LoopState
 from loopwarden.actors._work_budget import BudgetStatus
 
@@ -181,10 +182,12 @@ class PauseRequest(Request[IntakeStatus]):
 class DrainRequest(Request[IntakeStatus]):
     """Take no more messages, until a `ResumeRequest`; answered when nothing is in hand, or after ``timeout``.
 
-    What is not started goes back at once. The leases of what is in hand are extended once, up to ``timeout``.
+    What is not started goes back at once. The leases of what is in hand are extended once, up to ``lease`` seconds from
+    now, or ``timeout`` if that is not said.
     """
 
     timeout: Seconds = 30.0
+    lease: Seconds | None = None
 
 
 class ResumeRequest(Request[IntakeStatus]):

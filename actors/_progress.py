@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from enum import StrEnum
-from typing import TYPE_CHECKING, Literal, TypeAlias, final
+from typing import TYPE_CHECKING, final
 
 from pydantic import BaseModel, ConfigDict
 
@@ -13,15 +13,11 @@ from loopwarden.clock import SYSTEM_CLOCK, Clock
 
 if TYPE_CHECKING:
     from loopwarden._heartbeat import Heartbeat
+    from loopwarden.actors._fates import Fate
 
-__all__ = ["Activity", "Fate", "InHand", "MessageFate", "Progress", "WorkerStatus"]
+__all__ = ["Activity", "InHand", "Progress", "WorkerStatus"]
 
 _workers = itertools.count(1)
-
-#: ``done``: completed. ``returned``: not completed, and back in the queue. ``abandoned``: its worker was given up while
-#: it was in hand, and it is back in the queue. ``extended``: still in hand, or the store did not take it back; it comes
-#: back when its lease ends. What goes back after its last delivery is a dead letter then.
-Fate: TypeAlias = Literal["done", "returned", "extended", "abandoned"]
 
 
 class Activity(StrEnum):
@@ -62,15 +58,6 @@ class WorkerStatus(BaseModel):
     silent_for: float | None = None
     #: The thread that does the work, whose stack tells where it hangs.
     thread_id: int | None = None
-
-
-class MessageFate(BaseModel):
-    """What became of one message at the end of its loop."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-    message_id: str
-    fate: Fate
 
 
 @final
@@ -120,8 +107,8 @@ class Progress:
         self.last_error: str | None = None
         #: Messages that went back unhandled.
         self.returned = 0
-        #: What became of messages at the end of the loop; appended by whoever ends it.
-        self.fates: list[MessageFate] = []
+        #: What became of messages at the end of the loop, by their ids; written by whoever ends it, the last counts.
+        self.fates: dict[str, Fate] = {}
 
     def polling(self, wait: float = math.inf) -> None:
         """Say that the worker waits for a message, for at most ``wait`` seconds; it is not stalled meanwhile."""

@@ -6,12 +6,13 @@ import math
 from collections import Counter
 from typing import TYPE_CHECKING, cast, final
 
+from loopwarden.actors._fates import MessageFate, merged_fates
 from loopwarden.actors._progress import Activity, Progress, WorkerStatus
 from loopwarden.actors._work_budget import BudgetStatus, WorkBudget
 
 if TYPE_CHECKING:
     from loopwarden._heartbeat import Heartbeat
-    from loopwarden.actors._progress import InHand, MessageFate
+    from loopwarden.actors._progress import InHand
 
 __all__ = ["Vitals"]
 
@@ -67,12 +68,13 @@ class Vitals:
     @property
     def fates(self) -> tuple[MessageFate, ...]:
         """What became of messages at the end of the loop."""
-        return tuple(fate for worker in (*self._retired, *self.workers) for fate in tuple(worker.fates))
+        told = (worker.fates.copy().items() for worker in (*self._retired, *self.workers))
+        return merged_fates(MessageFate(message_id=each, fate=fate) for fates in told for each, fate in fates)
 
     def forget_fates(self) -> None:
         """Begin anew: the loop goes on after all."""
         for worker in (*self._retired, *self.workers):
-            worker.fates = []
+            worker.fates = {}
 
     def budget(self) -> BudgetStatus | None:
         """Return how much is used of the limit that the loop shares with others."""

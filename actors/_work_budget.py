@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, final
 from pydantic import BaseModel, ConfigDict
 
 from loopwarden.clock import SYSTEM_CLOCK, Clock
+from loopwarden.mailbox import SupportsWaitVisible
 from loopwarden.mailbox._token import Token, wait_with
 
 if TYPE_CHECKING:
     from loopwarden._blocking import Gate
 
-__all__ = ["BudgetStatus", "Permit", "Share", "WorkBudget"]
+__all__ = ["BudgetStatus", "Permit", "Share", "WorkBudget", "check_budget"]
 
 
 class BudgetStatus(BaseModel):
@@ -158,3 +159,14 @@ class WorkBudget:
 
     def __repr__(self) -> str:
         return f"<WorkBudget {self.name!r}, {self._used} of {self.limit} used>"
+
+
+def check_budget(budget: WorkBudget, source: object, prefetch: int) -> None:
+    """Refuse what is no budget, and what cannot be limited by one."""
+    if not isinstance(budget, WorkBudget):  # pyright: ignore[reportUnnecessaryIsInstance]  a caller without types
+        raise TypeError(f"budget must be a WorkBudget, got {budget!r}")
+    if prefetch != 1 or not isinstance(source, SupportsWaitVisible):
+        raise TypeError(
+            "a loop with a budget takes one message at a time, from a mailbox that one can wait at without"
+            f" receiving (SupportsWaitVisible), got prefetch={prefetch} and {source!r}"
+        )

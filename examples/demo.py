@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from loopwarden import ChildSpec, DLQConsumer, MailboxLoop, Message, Supervisor, Token, daemon_scope, open_mailbox
 from loopwarden.actors import Progress
 from loopwarden.clock import SYSTEM_CLOCK
-from loopwarden.supervision import Backoff, EventKind, Service, take_census
+from loopwarden.supervision import Backoff, EventKind, ExitCode, Service, take_census
 
 if TYPE_CHECKING:
     from loopwarden.mailbox import DeadLetter
@@ -180,6 +180,11 @@ def main() -> int:
     """Run the shop until a signal, or the end of the demo; return the exit code."""
     logging.basicConfig(level=logging.CRITICAL)  # what the log would tell is told in words here
     seconds = os.environ.get("DEMO_SECONDS")
+    try:
+        delay = None if seconds is None else float(seconds)
+    except ValueError:
+        print(f"DEMO_SECONDS must be a number of seconds, got {seconds!r}", file=sys.stderr)
+        return ExitCode.BAD_CONFIGURATION
     with TemporaryDirectory() as folder, daemon_scope() as scope:
         shop = Shop(f"{folder}/shop.db")
         tree = Supervisor("shop", children=shop.children(), intensity=10, backoff=Backoff(maximum=2.0))
@@ -189,8 +194,8 @@ def main() -> int:
         service.closing.on_ready(lambda why: say(f"stopping: {why.wait()}"))
         scope.spawn(lambda _: tell_events(service, shop), name="events")
         scope.spawn(lambda token: tell_health(service, token), name="health")
-        if seconds is not None:
-            SYSTEM_CLOCK.call_later(float(seconds), lambda: service.shut_down(f"{seconds} seconds are over"))
+        if delay is not None:
+            SYSTEM_CLOCK.call_later(delay, lambda: service.shut_down(f"{seconds} seconds are over"))
         report = service.run()
         print(report)
         return report.exit_code if close_books(shop) else 1

@@ -77,6 +77,7 @@ class Message(Generic[T, R]):
     """
 
     __slots__ = (
+        "_was_returned",  # set only when it is true: a message is made with every receive
         "body",
         "courier",
         "delivery_count",
@@ -110,6 +111,11 @@ class Message(Generic[T, R]):
     def receipt_handle(self) -> str:
         """The name of this delivery."""
         return f"{self.id}/{self.receipt}"
+
+    @property
+    def is_returned(self) -> bool:
+        """True once this delivery was given back through this object, by `nack` or `put_back`."""
+        return getattr(self, "_was_returned", False)
 
     @property
     def headers(self) -> Mapping[str, str]:
@@ -153,13 +159,13 @@ class Message(Generic[T, R]):
         self._check_open()
         check_seconds(self.courier.name, "visibility_timeout", visibility_timeout)
         self.courier.settle_nack(self, visibility_timeout, error)
-        self.is_finalized = True
+        self.is_finalized = self._was_returned = True
 
     def put_back(self) -> None:
         """Give it back unstarted: in its old place, and as if it had not been delivered."""
         self._check_open()
         self.courier.settle_put_back(self)
-        self.is_finalized = True
+        self.is_finalized = self._was_returned = True
 
     def dead_letter(self, reason: str, *, error: str | None = None) -> None:
         """Give it up at once: it becomes a dead letter."""

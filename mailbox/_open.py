@@ -81,7 +81,9 @@ def _open_in_memory(name: str, body: Any, options: dict[str, Any]) -> InMemoryMa
         for option, value in asked.items():
             has = _asked[name].get(option, _DEFAULTS.get(option))
             if value != has:
-                raise InvalidParameterError(name, option, value, f"{has!r}, with which it is open already")
+                raise InvalidParameterError(
+                    name, option, value, f"{has!r}, with which it is open already (close it, or take another name)"
+                )
         return known
 
 

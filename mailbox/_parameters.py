@@ -17,6 +17,7 @@ __all__ = [
     "check_headers",
     "check_ids",
     "check_limits",
+    "check_loop",
     "check_name",
     "check_new_name",
     "check_receive",
@@ -32,6 +33,8 @@ MAX_WAIT = 20
 DEDUP_WINDOW = 300.0
 #: Messages that one receive may return.
 MAX_BATCH = 1_000
+#: Workers of one loop: a process has room for some thousand threads in all.
+MAX_WORKERS = 10_000
 
 
 def check_seconds(mailbox: str, parameter: str, value: float, most: float = MAX_VISIBILITY) -> None:
@@ -59,6 +62,23 @@ def check_receive(mailbox: str, max_messages: int, visibility_timeout: float, wa
     check_whole(mailbox, "max_messages", max_messages, MAX_BATCH)
     check_seconds(mailbox, "visibility_timeout", visibility_timeout)
     check_seconds(mailbox, "wait_time_seconds", wait_time_seconds, MAX_WAIT)
+
+
+def check_loop(
+    mailbox: str,
+    *,
+    concurrency: int,
+    prefetch: int,
+    visibility_timeout: float,
+    wait_time_seconds: float,
+    longest_lease: float,
+) -> None:
+    """Check all that a loop over a mailbox takes."""
+    check_whole(mailbox, "concurrency", concurrency, MAX_WORKERS)
+    check_whole(mailbox, "prefetch", prefetch, MAX_BATCH)
+    check_seconds(mailbox, "visibility_timeout", visibility_timeout)
+    check_seconds(mailbox, "wait_time_seconds", wait_time_seconds, MAX_WAIT)
+    check_seconds(mailbox, "longest_lease", longest_lease)
 
 
 def check_headers(mailbox: str, headers: Mapping[str, str]) -> dict[str, str]:

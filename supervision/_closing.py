@@ -6,18 +6,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
 from loopwarden._ticket import write
-from loopwarden.actors import IntakeStatus
+from loopwarden.actors import IntakeStatus, LoopRef
 from loopwarden.actors._patience import when_all
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from loopwarden._ticket import Ticket
     from loopwarden.clock import Clock
     from loopwarden.supervision._budget import Budget
     from loopwarden.supervision._tenure import Tenure
 
-__all__ = ["MOMENT", "CloseDown", "Closing"]
+__all__ = ["MOMENT", "CloseDown", "Closing", "Conducted"]
 
 #: Seconds that a child has to stop that has nothing in hand, when its share of the budget is over, or nobody waits.
 MOMENT = 0.25
@@ -36,6 +36,15 @@ class CloseDown:
     closed: Ticket[int]
     #: Completed when nobody has anything in hand any more, or has had its time, with how many are in hand then.
     drained: Ticket[int]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Conducted:
+    """Leave the end to somebody else, who has more to end than the tree; sent by a service to its root supervisor."""
+
+    #: Called with the seconds that a `ShutdownRequest` allows, on the supervisor's thread; must not block.
+    shut_down: Callable[[float], object]
 
 
 @final
@@ -58,7 +67,9 @@ class Closing:
     def left(self, tenure: Tenure) -> float:
         """Return the seconds that a child has to stop."""
         now = self._clock.monotonic()
-        priority = "critical" if tenure.is_supervisor else tenure.spec.priority
+        # The shares are for messages; an actor without any is there for those that have some, until all are drained.
+        has_messages = tenure.life is None or isinstance(tenure.life.ref, LoopRef)
+        priority = tenure.spec.priority if has_messages else "critical"
         return max(MOMENT, self._order.budget.left(now, priority))
 
     def begin(self, tenures: Iterable[Tenure]) -> None:
@@ -114,7 +125,8 @@ class Closing:
 
     def _has_drained(self, tenure: Tenure) -> bool:
         drain = self._drains.get(tenure.incarnation)
-        return drain is not None and drain.is_ready() and _in_hand(drain) == 0
+        # One whose pause() raised takes messages until it is stopped.
+        return drain is not None and drain.is_ready() and not drain.has_failed() and _in_hand(drain) == 0
 
     def ended(self, tenure: Tenure) -> None:
         """Note that a child has ended."""

@@ -164,6 +164,7 @@ class Family:
             self.roster.doom(child, self._after_end(child))
         else:
             was_waiting = child.state is not ChildState.DOWN
+            child.last_error = None  # it is down because somebody wants it to be
             self._outbox.answer(child.start_waiters, StartFailed(child.id, None, "it was terminated before"))
             self._set_down(child, self._after_end(child))
             if was_waiting:

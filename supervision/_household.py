@@ -91,8 +91,6 @@ class Household:
         self._is_killing = False
         self._budget = 0.0  # seconds that whoever stops the supervisor allows
 
-    # What is asked for.
-
     def begin(self) -> None:
         """Start the first children."""
         self.carry_out(self.family.begin())
@@ -140,12 +138,13 @@ class Household:
         self._is_killing = True
         self.carry_out(self.family.stop(LoopAbandonedError(self.family.spec.name, reason)))
         for tenure in self.tenures:
-            if self._closing is not None and self._closing.lets_end(tenure):
-                tenure.set_timer(MOMENT, self._clock)
+            if self._lets_end(tenure):
+                tenure.stop(MOMENT, self._clock, MOMENT)  # in a group, some have not been told: their turn is now
             else:
                 self.abandon(tenure, reason)
 
-    # What is reported.
+    def _lets_end(self, tenure: Tenure) -> bool:
+        return self._is_killing and self._closing is not None and self._closing.lets_end(tenure)
 
     def report(self, report: Report) -> None:
         """Take in what has become of a child."""
@@ -265,7 +264,8 @@ class Household:
         wanted = self._wanted.pop(tenure.spec.id, share if tenure.spec.shutdown is None else 0.0)
         if self._is_killing or tenure.spec.shutdown == "brutal_kill":
             tenure.is_stopping = True
-            self._put(tenure.time_out())
+            if not self._lets_end(tenure):  # the others were told by `kill`
+                self._put(tenure.time_out())
         elif self._closing is None:
             self._stops.add(tenure, wanted)
         elif not self._closing.hold(tenure):

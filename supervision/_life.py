@@ -183,8 +183,9 @@ class ActorLife:
         if isinstance(ref, LoopRef):
             if not ref.can_pause:
                 return None
-            timeout = budget.left(clock.monotonic(), priority)
-            return Draining(ref.send(PauseRequest()), ref.send(DrainRequest(timeout=timeout)))
+            now = clock.monotonic()
+            drain = DrainRequest(timeout=budget.left(now, priority), lease=budget.left(now))
+            return Draining(ref.send(PauseRequest()), ref.send(drain))
         draining = Draining(Ticket(clock.blocking), Ticket(clock.blocking))
         if not self._actor.has_children:
             return _nothing_to_drain(clock)

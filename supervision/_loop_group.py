@@ -135,8 +135,7 @@ class LoopGroup:
         is_ours = ShutdownCoordinator.get() is None
         try:
             if install_signals:
-                coordinator = ShutdownCoordinator.install()
-                coordinator.register(self._triggered, cut_short=self._service.cut_short)
+                coordinator = ShutdownCoordinator.enroll(self._triggered, self._service.cut_short)
             report = self._service.run()
         except BaseException as error:
             write(self._service.finished, error=error)  # also if there are no signals to be had
@@ -149,7 +148,8 @@ class LoopGroup:
                 if is_ours:
                     coordinator.reset_if_unused()  # otherwise nobody would hear Ctrl-C any more
         if self._failures:
-            raise BaseExceptionGroup(f"{len(self._failures)} loops have failed", list(self._failures.values()))
+            names = ", ".join(self._failures)
+            raise BaseExceptionGroup(f"loops of the group have failed: {names}", list(self._failures.values()))
         cause = self._service.ref.ended.wait(0).cause if report.error is not None else None
         if cause is not None:  # a loop was not even made
             raise BaseExceptionGroup("the loops could not be run", [cause])

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Prober"]
 
+#: Seconds that no worker is silent for: thirty years.
+NEVER = 1e9
+
 
 @final
 class Prober:
@@ -31,7 +34,7 @@ class Prober:
     Args:
         refs: Of loops and supervisors.
         is_closing: Says whether the whole is about to end; called with each probe.
-        stall_threshold: As the watchdog has it.
+        stall_threshold: As the watchdog has it; None if there is none, and no silence is too long.
         policies: As the watchdog has them.
         timeout: Seconds for the answers of all loops; whoever gives none is named.
         clock: The time.
@@ -42,14 +45,14 @@ class Prober:
         refs: Iterable[ControlRef],
         *,
         is_closing: Callable[[], bool] = lambda: False,
-        stall_threshold: float = 720.0,
+        stall_threshold: float | None = 720.0,
         policies: Mapping[str, StallPolicy] | None = None,
         timeout: float = PATIENCE,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._refs = tuple(refs)
         self._is_closing = is_closing
-        self._policy = StallPolicy(threshold=float(stall_threshold))
+        self._policy = StallPolicy(threshold=NEVER if stall_threshold is None else float(stall_threshold))
         self._policies = dict(policies or {})
         self._timeout = timeout
         self._clock = clock

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, TypedDict, final
+
+import pykka
 
 from loopwarden._ticket import SharedTicket, Ticket, write
 from loopwarden.actors._patience import checked_timeout
 from loopwarden.clock import SYSTEM_CLOCK, Clock
 from loopwarden.supervision._budget import Budget
 from loopwarden.supervision._census import take_census
-from loopwarden.supervision._ladder import StallPolicy
+from loopwarden.supervision._closing import MOMENT, Conducted
 from loopwarden.supervision._probe_server import ProbeServer
 from loopwarden.supervision._prober import Prober
 from loopwarden.supervision._reaper import ReaperActor
 from loopwarden.supervision._scope import DaemonScope
 from loopwarden.supervision._shutdown import Shutdown
-from loopwarden.supervision._signal_relay import SignalRelay
+from loopwarden.supervision._signal_relay import SignalRelay, signal_name
 from loopwarden.supervision._supervisor import Supervisor
 from loopwarden.supervision._supervisor_ref import SupervisorRef
-from loopwarden.supervision._timeouts import Timeouts, log_warnings
+from loopwarden.supervision._timeouts import log_warnings, timeouts_of
 from loopwarden.supervision._watchdog import WatchdogActor
 
 if TYPE_CHECKING:
@@ -62,6 +66,11 @@ class Service:
         health_host: For whom: by default for this machine alone.
         clock: The time.
         timeouts: Checked by `Timeouts`.
+
+    Raises:
+        TypeError: if something is not what it must be; it is named.
+        ValueError: if time-outs do not go together, or one is none, or the tree has ended already.
+        OSError: if nobody can be answered at the port.
     """
 
     def __init__(
@@ -70,7 +79,7 @@ class Service:
         *,
         mailboxes: Sequence[Mailbox[Any, Any]] = (),
         pools: Sequence[SupportsClose] = (),
-        signals: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGINT),
+        signals: Sequence[int] = (signal.SIGTERM, signal.SIGINT),
         health_port: int | None = None,
         health_host: str = "127.0.0.1",
         clock: Clock = SYSTEM_CLOCK,
@@ -78,12 +87,16 @@ class Service:
     ) -> None:
         if not isinstance(tree, Supervisor | SupervisorRef):  # pyright: ignore[reportUnnecessaryIsInstance]  a caller without types
             raise TypeError(f"tree must be a Supervisor or its ref, got {tree!r}")
+        if isinstance(tree, Supervisor) and tree.ended.is_ready():
+            raise ValueError(f"{tree.actor_ref} has ended, and cannot be run again: make a new one")
         for what, given in (("mailboxes", mailboxes), ("pools", pools)):
+            if not isinstance(given, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]  a caller without types
+                raise TypeError(f"{what} must be a list of what can be closed, got {given!r}")
             for each in given:
                 if not callable(getattr(each, "close", None)):
                     raise TypeError(f"{what} must be what can be closed, got {each!r} among them")
         self._has_run = False
-        self.timeouts = Timeouts(**timeouts)
+        self.timeouts = timeouts_of(timeouts)
         self._tree = tree
         #: The root supervisor.
         self.ref: SupervisorRef = tree.actor_ref if isinstance(tree, Supervisor) else tree
@@ -103,7 +116,7 @@ class Service:
         prober = Prober(
             [self.ref],
             is_closing=lambda: self.is_closing,
-            stall_threshold=self.timeouts.stall_threshold or StallPolicy().threshold,
+            stall_threshold=self.timeouts.stall_threshold,
             clock=clock,
         )
         #: What answers probes, if there is a port for it.
@@ -143,15 +156,15 @@ class Service:
             scope.enter(shutdown.closing(self._mailboxes))  # before signals are somebody else's again
             self._start(scope)
             if shutdown.wait_for(self._asked):
-                _, budget = self._asked.wait(0)
-                if self._watchdog is not None:  # from here on the budget says who is given up when, however many
-                    self._watchdog.stop(block=False)
-                shutdown.conduct(budget, self._pools)
+                reason, budget = self._asked.wait(0)
+                self._stop_watching()
+                shutdown.conduct(reason, budget, self._pools)
             else:
                 budget = Budget(self._clock.monotonic(), self.timeouts.shutdown_timeout)
                 shutdown.close_pools(budget, self._pools)
         except BaseException:  # a Ctrl-C that nobody relays: what is in hand goes back, and then it is raised
             self.cut_short()
+            self._stop_watching()
             if not isinstance(self._tree, Supervisor) or self._tree.is_launched:
                 shutdown.force()
             scope.shutdown_all()
@@ -166,11 +179,19 @@ class Service:
             scope.spawn(self.probes.serve, name="health")
         if isinstance(self._tree, Supervisor):
             self._tree.launch()
+        with suppress(pykka.ActorDeadError):
+            self.ref.tell(Conducted(lambda seconds: self.shut_down("ShutdownRequest", seconds)))
         if self.timeouts.stall_threshold is not None:
             watchdog = WatchdogActor([self.ref], stall_threshold=self.timeouts.stall_threshold, clock=self._clock)
             self._watchdog = scope.spawn(watchdog)
         if self._mailboxes:
             scope.spawn(ReaperActor(self._mailboxes, clock=self._clock))
+
+    def _stop_watching(self) -> None:
+        """Have nobody given up any more but by the budget, however many that will be."""
+        if self._watchdog is not None:
+            self._watchdog.stop(block=False)
+            self._watchdog.ended.wait_ready(MOMENT, self._clock)
 
     def shut_down(self, reason: str = "asked to", timeout: float | None = None) -> None:
         """Ask for the end, without waiting for it; from any thread, also in a signal handler. The first one counts.
@@ -178,7 +199,13 @@ class Service:
         Args:
             reason: For the report.
             timeout: The budget in seconds, instead of ``shutdown_timeout``.
+
+        Raises:
+            TypeError: if the reason is no text.
+            ValueError: if the time-out is none.
         """
+        if not isinstance(reason, str):  # pyright: ignore[reportUnnecessaryIsInstance]  a caller without types
+            raise TypeError(f"the reason of a shutdown must be a text, got {reason!r}")
         seconds = self.timeouts.shutdown_timeout if timeout is None else checked_timeout(timeout)
         write(self._asked, (reason, Budget(self._clock.monotonic(), seconds)))
 
@@ -210,7 +237,7 @@ class Service:
         self._signals_heard += 1
         if self._signals_heard > 1:
             self.cut_short()
-        self.shut_down(signal.Signals(number).name)
+        self.shut_down(signal_name(number))
 
     def __repr__(self) -> str:
         state = "finished" if self.finished.is_ready() else "closing" if self.is_closing else "open"
@@ -222,7 +249,7 @@ def serve(
     *,
     mailboxes: Sequence[Mailbox[Any, Any]] = (),
     pools: Sequence[SupportsClose] = (),
-    signals: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGINT),
+    signals: Sequence[int] = (signal.SIGTERM, signal.SIGINT),
     health_port: int | None = None,
     health_host: str = "127.0.0.1",
     clock: Clock = SYSTEM_CLOCK,

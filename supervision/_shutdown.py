@@ -13,7 +13,9 @@ from loopwarden._log import describe, report
 from loopwarden._ticket import SharedTicket, Ticket, write
 from loopwarden.actors import AbandonRequest, ShutdownConfirmRequest, ShutdownRequest
 from loopwarden.actors._helper import run_apart
+from loopwarden.actors._messages import StopSoon
 from loopwarden.errors import LoopAbandonedError
+from loopwarden.supervision._census import take_census
 from loopwarden.supervision._closing import MOMENT, CloseDown
 from loopwarden.supervision._shutdown_report import (
     Phase,
@@ -36,9 +38,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Shutdown", "SupportsClose"]
 
-#: Seconds that a tree has to end once all of it was given up, which takes it milliseconds unless a store hangs; and
-#: that mailboxes have to close.
-LAST_SECONDS = 2.0
+#: Seconds for all that is left to do when the budget is over, or the loops have ended: to give back what was in hand,
+#: to stop daemons, to close mailboxes. It takes milliseconds unless a store hangs, and is less than the spare grace.
+LAST_SECONDS = 3.0
 
 
 class SupportsClose(Protocol):
@@ -67,6 +69,7 @@ class Shutdown:
         self._clock = clock
         self._phases: list[PhaseReport] = []
         self._are_mailboxes_closed = True
+        self._last_deadline: float | None = None
         #: Resolves when nobody takes messages any more, to how many are in hand then.
         self.intake_closed: Ticket[int] = SharedTicket(clock.blocking)
 
@@ -81,7 +84,7 @@ class Shutdown:
             each.on_ready(lambda _: write(first))
         first.wait_ready(seconds, self._clock)
 
-    def conduct(self, budget: Budget, pools: Sequence[SupportsClose]) -> None:
+    def conduct(self, reason: str, budget: Budget, pools: Sequence[SupportsClose]) -> None:
         """End the tree within a budget: phases 1 to 4."""
         closed = self.intake_closed
         drained: Ticket[int] = Ticket(self._clock.blocking)
@@ -93,7 +96,8 @@ class Shutdown:
 
         self._phase("not ready", not_ready)
         in_hand = closed.wait(0) if closed.is_ready() else 0
-        report(logging.INFO, "drain begins: %d messages in hand, %g s to complete them", in_hand, budget.seconds)
+        text = "drain begins (%s): messages in hand: %d, to complete within %g s"
+        report(logging.INFO, text, reason, in_hand, budget.seconds)
         self._phase("drain", partial(self._drain, drained, budget))
         self.close_pools(budget, pools)
         self._phase("loops", partial(self._stop, budget))
@@ -108,14 +112,17 @@ class Shutdown:
         used = self._clock.monotonic() - budget.began
         self.wait_for(drained, max(0.0, min(budget.seconds, self._timeouts.drain_timeout) - used))
         took = self._clock.monotonic() - budget.began
-        left = drained.wait(0) if drained.is_ready() else None
+        left = drained.wait(0) if drained.is_ready() else self._count_in_hand()
         if left == 0 or self._has_ended:
             report(logging.INFO, "drain ended after %.3f s: nothing is in hand any more", took)
             return True
-        count = "some" if left is None else left
-        text = "drain is over after %.3f s (drain_timeout %g s): %s messages are still in hand"
-        report(logging.WARNING, text, took, self._timeouts.drain_timeout, count)
+        text = "drain %s after %.3f s (drain_timeout %g s of shutdown_timeout %g s): messages still in hand: %d"
+        how = "was cut short" if self._cut_short.is_ready() else "is over"
+        report(logging.WARNING, text, how, took, self._timeouts.drain_timeout, budget.seconds, left)
         return False
+
+    def _count_in_hand(self) -> int:
+        return sum(len(status.in_hand) for status in take_census([self._ref], MOMENT, self._clock).loops)
 
     def _close_pool(self, pool: SupportsClose, budget: Budget) -> bool:
         answer: Ticket[bool] = Ticket(self._clock.blocking)
@@ -123,12 +130,16 @@ class Shutdown:
         idle = run_apart(lambda: write(answer, pool.close(left)), "loopwarden-close-pool", self._clock.blocking)
         self._wait_first(left, idle, self._cut_short)  # the tree may have ended: what was accepted is completed
         is_done = answer.is_ready() and answer.wait(0)
+        if not idle.is_ready():  # cut short: what it still waits for is given up now, or processes would outlive us
+            again = run_apart(lambda: pool.close(0.0), "loopwarden-close-pool", self._clock.blocking)
+            again.wait_ready(MOMENT, self._clock)
         if not is_done:
             report(logging.WARNING, "%s has not completed its work, which is given up", pool)
         return is_done
 
     def _stop(self, budget: Budget) -> bool:
-        self._ref.send(ShutdownRequest(timeout=self._left(budget)))
+        with suppress(pykka.ActorDeadError):
+            self._ref.tell(StopSoon(self._left(budget)))
         self.wait_for(self._ref.ended, self._left(budget))
         # Also if nobody wants to wait, those that have nothing in hand may end by themselves.
         if self._ref.ended.wait_ready(MOMENT if self._cut_short.is_ready() or not budget.seconds else 0.0, self._clock):
@@ -142,16 +153,24 @@ class Shutdown:
             return
         is_cut = self._cut_short.is_ready()
         why = "cut short" if is_cut else f"over (shutdown_timeout {self._timeouts.shutdown_timeout:g} s)"
-        report(logging.WARNING, "the time for the shutdown is %s: whoever has not ended is given up", why)
+        text = "the time for the shutdown is %s: whoever has not ended is given up, with messages in hand: %d"
+        report(logging.WARNING, text, why, self._count_in_hand())
         self._ref.send(AbandonRequest(reason="the shutdown was cut short" if is_cut else "its time was over"))
-        self._ref.ended.wait_ready(LAST_SECONDS, self._clock)
+        self._ref.ended.wait_ready(self._last_seconds(), self._clock)
+
+    def _last_seconds(self) -> float:
+        """Return what is left of the last seconds, which begin with the first call; always a moment."""
+        now = self._clock.monotonic()
+        if self._last_deadline is None:
+            self._last_deadline = now + LAST_SECONDS
+        return max(MOMENT, self._last_deadline - now)
 
     def close(self, scope: DaemonScope) -> None:
         """Stop the daemons, and leave what the scope has entered: phase 5."""
 
         def close() -> bool:
             try:
-                scope.shutdown_all()
+                scope.shutdown_all(self._last_seconds())
             except BaseExceptionGroup as errors:
                 report(logging.ERROR, "a daemon has failed", error=errors)
             return self._are_mailboxes_closed
@@ -161,14 +180,22 @@ class Shutdown:
     @contextmanager
     def closing(self, mailboxes: Sequence[Mailbox[Any, Any]]) -> Generator[None, None, None]:
         """Close mailboxes at the end, within a few seconds: one whose store hangs is left."""
+        closed: list[Mailbox[Any, Any]] = []
+
+        def close(mailbox: Mailbox[Any, Any]) -> None:
+            mailbox.close()
+            closed.append(mailbox)
+
         try:
             yield
         finally:
-            closing = [run_apart(each.close, f"{each.name}-close", self._clock.blocking) for each in mailboxes]
-            deadline = self._clock.monotonic() + LAST_SECONDS
-            self._are_mailboxes_closed = all(
-                each.wait_ready(max(0.0, deadline - self._clock.monotonic()), self._clock) for each in closing
-            )
+            closing = [
+                run_apart(partial(close, each), f"{each.name}-close", self._clock.blocking) for each in mailboxes
+            ]
+            deadline = self._clock.monotonic() + self._last_seconds()
+            for each in closing:
+                each.wait_ready(max(0.0, deadline - self._clock.monotonic()), self._clock)
+            self._are_mailboxes_closed = len(closed) == len(mailboxes)
 
     def report(self, asked: Ticket[tuple[str, Budget]]) -> ShutdownReport:
         """Say how it went."""

@@ -12,7 +12,7 @@ from loopwarden._blocking import SYSTEM
 from loopwarden._log import report
 from loopwarden.actors._helper import run_apart
 from loopwarden.clock import SYSTEM_CLOCK
-from loopwarden.supervision._signal_relay import SignalRelay
+from loopwarden.supervision._signal_relay import SignalRelay, signal_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,10 +41,11 @@ class ShutdownCoordinator:
     """
 
     _instance: ClassVar[ShutdownCoordinator | None] = None
-    _class_lock: ClassVar = SYSTEM.lock()  # guards _instance
+    # Guards _instance, and of each instance _callbacks and _cuts together with _triggered: whoever registers with the
+    # one that is installed must not meet whoever forgets it.
+    _lock: ClassVar = SYSTEM.lock()
 
-    def __init__(self, signals: tuple[signal.Signals, ...] = ()) -> None:
-        self._lock = SYSTEM.lock()  # guards _callbacks together with _triggered
+    def __init__(self, signals: tuple[int, ...] = ()) -> None:
         self._callbacks: list[Callable[[], object]] = []
         self._triggered = False
         self._cuts: dict[Callable[[], object], Callable[[], object]] = {}
@@ -54,16 +55,29 @@ class ShutdownCoordinator:
         self.relay = SignalRelay(self._hear, signals)
 
     @classmethod
-    def install(cls, *, signals: tuple[signal.Signals, ...] = (signal.SIGTERM, signal.SIGINT)) -> ShutdownCoordinator:
+    def install(cls, *, signals: tuple[int, ...] = (signal.SIGTERM, signal.SIGINT)) -> ShutdownCoordinator:
         """Return the coordinator, hearing the ``signals`` of the first call; later calls change nothing.
 
         Off the main thread no signal can be heard: it warns, and only `trigger` triggers, until the main thread calls.
         """
-        with cls._class_lock:
-            coordinator = cls._instance
-            if coordinator is None:
-                coordinator = cls._instance = cls(signals)
-            coordinator.relay.open()
+        with cls._lock:
+            return cls._installed(signals)
+
+    @classmethod
+    def enroll(cls, callback: Callable[[], object], cut_short: Callable[[], object]) -> ShutdownCoordinator:
+        """Install it and register with it in one step, so that nobody forgets it in between."""
+        with cls._lock:
+            coordinator = cls._installed((signal.SIGTERM, signal.SIGINT))
+            is_late = coordinator.add(callback, cut_short)
+        if is_late:
+            _call(callback)
+        return coordinator
+
+    @classmethod
+    def _installed(cls, signals: tuple[int, ...]) -> ShutdownCoordinator:
+        coordinator = cls(signals) if cls._instance is None else cls._instance
+        coordinator.relay.open()
+        cls._instance = coordinator
         return coordinator
 
     @classmethod
@@ -73,18 +87,27 @@ class ShutdownCoordinator:
 
     @classmethod
     def reset(cls) -> None:
-        """Forget the coordinator, and put the handlers back that were there before it; on the main thread."""
-        with cls._class_lock:
-            coordinator, cls._instance = cls._instance, None
+        """Forget the coordinator, and put the handlers back that were there before it.
+
+        Raises:
+            RuntimeError: off the main thread, if it hears signals; then nothing is changed.
+        """
+        coordinator = cls._instance
         if coordinator is not None:
-            coordinator.relay.close()
+            coordinator.relay.close()  # first, because it may refuse; and without the lock, which its thread may want
+            with cls._lock:
+                if cls._instance is coordinator:
+                    cls._instance = None
 
     def reset_if_unused(self) -> None:
-        """Reset it if nobody is registered; does nothing off the main thread, where no handler can be put back."""
+        """Reset it if nobody is registered; does nothing where no handler can be put back, off the main thread."""
+        if self.relay.is_open and threading.current_thread() is not threading.main_thread():
+            return
         with self._lock:
-            is_used = bool(self._callbacks or self._cuts)
-        if not is_used and ShutdownCoordinator.get() is self and threading.current_thread() is threading.main_thread():
-            ShutdownCoordinator.reset()
+            if self._callbacks or self._cuts or ShutdownCoordinator._instance is not self:
+                return
+            ShutdownCoordinator._instance = None
+        self.relay.close()
 
     def register(self, callback: Callable[[], object], *, cut_short: Callable[[], object] | None = None) -> None:
         """Have ``callback`` called at the trigger: at once, here, if that has been.
@@ -92,15 +115,25 @@ class ShutdownCoordinator:
         Args:
             callback: What to do about the end.
             cut_short: What to do about a second signal, if ``callback`` is still registered then; must not block.
+
+        Raises:
+            TypeError: if one of them cannot be called.
         """
+        for each in (callback, cut_short):
+            if each is not None and not callable(each):
+                raise TypeError(f"register() takes something to call, got {each!r}")
         with self._lock:
-            if cut_short is not None:
-                self._cuts[callback] = cut_short
-            is_late = self._triggered
-            if not is_late:
-                self._callbacks.append(callback)
+            is_late = self.add(callback, cut_short)
         if is_late:
             _call(callback)
+
+    def add(self, callback: Callable[[], object], cut_short: Callable[[], object] | None) -> bool:
+        """Register, under the lock; true if the trigger has been, so that the caller is to call back."""
+        if cut_short is not None:
+            self._cuts[callback] = cut_short
+        if not self._triggered:
+            self._callbacks.append(callback)
+        return self._triggered
 
     def unregister(self, callback: Callable[[], object]) -> None:
         """Forget a callback; one that is not there is forgotten already."""
@@ -128,7 +161,7 @@ class ShutdownCoordinator:
         """Do it on another thread, so that the relay hears the next signal."""
         self._heard += 1
         if self._heard == 1:
-            self._reason = signal.Signals(number).name
+            self._reason = signal_name(number)
         else:
             with self._lock:
                 cuts = tuple(self._cuts.values())
@@ -153,4 +186,4 @@ def _call(callback: Callable[[], object]) -> None:
     try:
         callback()
     except BaseException as error:  # noqa: BLE001  isolates user code: the others must be called too
-        report(logging.ERROR, "a callback of the shutdown raised", error=error)
+        report(logging.ERROR, "%r, a callback of the shutdown, raised", callback, error=error)

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict
 from typing_extensions import override
 
 from loopwarden.actors import MessageFate, ShutdownResult
+from loopwarden.actors._fates import merged_fates
 from loopwarden.supervision._exit_code import ExitCode
 
 __all__ = ["LoopReport", "Phase", "PhaseReport", "ShutdownReport", "exit_code_of", "report_of", "reports_of"]
@@ -63,8 +64,8 @@ class ShutdownReport(_Part):
 
     @property
     def fates(self) -> tuple[MessageFate, ...]:
-        """What became of every message that was in hand, or received and not started."""
-        return tuple(fate for loop in self.loops for fate in loop.fates)
+        """What became of every message that was in hand, or received and not started; the last that is known."""
+        return merged_fates(fate for loop in self.loops for fate in loop.fates)
 
     @property
     def counts(self) -> dict[str, int]:

@@ -6,6 +6,8 @@ import logging
 import os
 import signal
 import socket
+import threading
+import weakref
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self, final
 
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
     from loopwarden._blocking import ThreadHandle
 
-__all__ = ["SignalRelay"]
+__all__ = ["SignalRelay", "signal_name"]
 
 #: The signal that ends the process at once, because two before it did not help.
 LAST = 3
@@ -34,28 +36,32 @@ class SignalRelay:
     The handlers and the descriptor that were there before are put back by `close`; until then the descriptor of
     somebody else is still written. The third signal ends the process at once, with the shell's code for it.
 
-    Off the main thread no handler can be installed: then it warns, and hears nothing.
+    Off the main thread no handler can be installed: then it warns, and hears nothing. A process that is forked hears
+    for itself again, as it would without a relay: its signals are not its parent's.
 
     Args:
         callback: Called with the number of each signal, on the relay's thread; what it raises is logged.
         signals: Which signals.
         clock: Whose seam the thread is started through.
         leave: Ends the process.
+
+    Raises:
+        ValueError: if ``signals`` has something that is no signal, or one that no process hears; it is named.
     """
 
     def __init__(
         self,
         callback: Callable[[int], object],
-        signals: Iterable[signal.Signals] = (signal.SIGTERM, signal.SIGINT),
+        signals: Iterable[int] = (signal.SIGTERM, signal.SIGINT),
         *,
         clock: Clock = SYSTEM_CLOCK,
         leave: Callable[[int], object] = os._exit,
     ) -> None:
         self._callback = callback
-        self._signals = tuple(signals)
+        self._signals = tuple(_checked(each) for each in signals)
         self._clock = clock
         self._leave = leave
-        self._before: dict[signal.Signals, Any] = {}
+        self._before: dict[int, Any] = {}
         self._fd_before = -1
         self._seen = 0  # by the handler
         self._heard = 0  # by the relay; each counts for itself, so that neither waits for the other
@@ -72,16 +78,22 @@ class SignalRelay:
         """Install the handlers and start the thread; opening again changes nothing."""
         if self._near is not None:
             return self
+        self._seen = self._heard = 0
         near, far = socket.socketpair()
         far.settimeout(0)  # the interpreter writes to it, and must not wait
         try:
             self._fd_before = signal.set_wakeup_fd(far.fileno(), warn_on_full_buffer=False)
         except ValueError:
-            report(logging.WARNING, "signals can be handled only if the main thread asks for it: none are")
+            report(
+                logging.WARNING,
+                "no signals are heard, because %r is not the main thread: end it by a call",
+                threading.current_thread().name,
+            )
             near.close()
             far.close()
             return self
         self._near, self._far = near, far
+        _open_relays.add(self)
         try:
             self._thread = self._clock.blocking.start_thread(self._relay, "loopwarden-signals")
             for each in self._signals:
@@ -92,21 +104,54 @@ class SignalRelay:
         return self
 
     def close(self) -> None:
-        """Put everything back as it was, and end the thread; closing again changes nothing. On the main thread only."""
-        near, far, self._near, self._far = self._near, self._far, None, None
+        """Put everything back as it was, and end the thread; closing again changes nothing.
+
+        What somebody else has installed meanwhile is theirs, and stays.
+
+        Raises:
+            RuntimeError: off the main thread, where nothing can be put back; then it stays open.
+        """
+        near, far = self._near, self._far
         if near is None or far is None:
             return
+        if threading.current_thread() is not threading.main_thread():
+            raise RuntimeError("a SignalRelay can be closed on the main thread only, which alone may set handlers")
+        self._near = self._far = None
+        _open_relays.discard(self)
+        try:
+            self._put_handlers_back()
+            self._put_descriptor_back(far.fileno())
+        finally:
+            with suppress(OSError):
+                far.send(_CLOSE)
+            if self._thread is not None:
+                self._thread.join(5.0)
+            far.close()
+            near.close()
+
+    def _put_handlers_back(self) -> None:
         for each, handler in self._before.items():
-            signal.signal(each, signal.SIG_DFL if handler is None else handler)
+            if signal.getsignal(each) == self._handle:
+                signal.signal(each, signal.SIG_DFL if handler is None else handler)
         self._before.clear()
-        if signal.set_wakeup_fd(self._fd_before, warn_on_full_buffer=False) != far.fileno():
+
+    def _put_descriptor_back(self, ours: int) -> None:
+        try:
+            found = signal.set_wakeup_fd(self._fd_before, warn_on_full_buffer=False)
+        except (OSError, ValueError):  # whoever it belonged to has closed it
+            found = signal.set_wakeup_fd(-1)
+        if found != ours:
             report(logging.WARNING, "somebody else has replaced the wake-up descriptor of signals meanwhile")
-        with suppress(OSError):
-            far.send(_CLOSE)
-        if self._thread is not None:
-            self._thread.join(5.0)
-        far.close()
-        near.close()
+            signal.set_wakeup_fd(found)
+
+    def forget_parent(self) -> None:
+        """Hear nothing any more, in a process that was forked: it shares the descriptor, but not the thread."""
+        near, far, self._near, self._far = self._near, self._far, None, None
+        self._put_handlers_back()
+        signal.set_wakeup_fd(-1)
+        for each in (near, far):
+            if each is not None:
+                each.close()
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
         """Do nothing: the relay does. Only a process that does not end otherwise ends here, if the relay is slow."""
@@ -147,3 +192,27 @@ class SignalRelay:
 
     def __repr__(self) -> str:
         return f"<SignalRelay, {'open' if self.is_open else 'closed'}, {self._heard} heard>"
+
+
+def signal_name(number: int) -> str:
+    """Return what a signal is called; real-time signals, which some containers are stopped by, have no name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _checked(number: int) -> int:
+    if number not in signal.valid_signals() or number in {signal.SIGKILL, signal.SIGSTOP}:
+        raise ValueError(f"signals must be such as signal.SIGTERM, that a process can hear, got {number!r} among them")
+    return number
+
+
+def _forget_parents() -> None:
+    for relay in tuple(_open_relays):
+        relay.forget_parent()
+    _open_relays.clear()
+
+
+_open_relays: weakref.WeakSet[SignalRelay] = weakref.WeakSet()
+os.register_at_fork(after_in_child=_forget_parents)

@@ -30,7 +30,7 @@ from loopwarden.actors._patience import in_time
 from loopwarden.clock import SYSTEM_CLOCK, Clock
 from loopwarden.errors import SupervisionError
 from loopwarden.supervision._child_ref import ForChild
-from loopwarden.supervision._closing import CloseDown
+from loopwarden.supervision._closing import CloseDown, Conducted
 from loopwarden.supervision._errands import Errands
 from loopwarden.supervision._family import Phase
 from loopwarden.supervision._household import Household
@@ -90,6 +90,7 @@ class Supervisor(ControlActor):
             finish=self._end,
         )
         self._final: Ticket[ShutdownResult] = Ticket(clock.blocking)
+        self._conductor: Conducted | None = None
         self._stopping_since: float | None = None
         self._errands = Errands(self._household, clock)
         self._reception = Reception(self._errands, clock, self._tell_itself)
@@ -207,9 +208,9 @@ class Supervisor(ControlActor):
                 self._household.kill(message.reason)
                 return AbandonResult(abandoned=True)
             case _:
-                return self._for_listeners(message)
+                return self._for_others(message)
 
-    def _for_listeners(self, message: object) -> object:
+    def _for_others(self, message: object) -> object:
         log = self._household.log
         match message:
             case EventsRequest():
@@ -218,6 +219,8 @@ class Supervisor(ControlActor):
                 log.subscribe(message.listener)
             case UnsubscribeRequest():
                 log.unsubscribe(message.listener)
+            case Conducted():
+                self._conductor = message
             case _:
                 return self._errands.answer(message)
         return None
@@ -241,7 +244,10 @@ class Supervisor(ControlActor):
 
     def _shut_down(self, timeout: float) -> Deferred:
         self._was_asked = True
-        self._begin_stop(timeout)
+        if self._conductor is None:
+            self._begin_stop(timeout)
+        else:
+            self._conductor.shut_down(timeout)  # it says when to stop, by a `StopSoon`
         late = self._result
         return Deferred(
             in_time(self._final, timeout, lambda: late(clean=False), self.clock, f"the shutdown of {self._actor_ref}")

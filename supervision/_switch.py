@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, final
 from loopwarden._ticket import Ticket, settle
 from loopwarden.actors import ControlRef, DrainRequest, IntakeStatus, LoopRef, PauseRequest, ResumeRequest
 from loopwarden.actors._patience import when_all
-from loopwarden.errors import UnsupportedRequestError
+from loopwarden.errors import ActorDeadError, UnsupportedRequestError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -103,15 +103,15 @@ def _without_ticket(request: IntakeRequest) -> Any:
 
 
 def _answer_of(child_id: str, answer: Ticket[IntakeStatus], clock: Clock) -> Ticket[IntakeStatus]:
-    """Return an answer that never fails: one that cannot be paused takes messages, one that has ended has none."""
+    """Return an answer that never fails: one that has ended has no messages, one that cannot be paused takes them."""
 
     def judge() -> IntakeStatus:
         try:
             return answer.wait(0)
-        except UnsupportedRequestError:
-            return _absent(child_id, taking=True)
-        except Exception:  # noqa: BLE001  whatever ended it, it has nothing in hand
+        except ActorDeadError:
             return _absent(child_id, taking=False)
+        except Exception:  # noqa: BLE001  it has no pause(), or that raised
+            return _absent(child_id, taking=True)
 
     judged: Ticket[IntakeStatus] = Ticket(clock.blocking)
     answer.on_ready(lambda _: settle(judged, judge))

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import logging
-from typing import Annotated, Self, final
+from typing import TYPE_CHECKING, Annotated, Any, Self, final
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from loopwarden._log import report
 from loopwarden.mailbox._parameters import MAX_VISIBILITY, MAX_WAIT
 from loopwarden.supervision._budget import SHARES
 
-__all__ = ["Timeouts", "log_warnings"]
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pydantic_core import ErrorDetails
+
+__all__ = ["Timeouts", "log_warnings", "timeouts_of"]
 
 #: Seconds that a drain lasts at least: less would be no drain.
 SHORTEST_DRAIN = 1.0
@@ -77,6 +82,23 @@ class Timeouts(BaseModel):
         # A handler that beats extends its lease and is not stalled, however long it takes: nothing here is impossible.
         doubts = (_clamp_doubt(self), _lease_doubt(self), _stall_doubt(self), _handler_doubt(self), _grace_doubt(self))
         return tuple(doubt for doubt in doubts if doubt is not None)
+
+
+def timeouts_of(options: Mapping[str, Any]) -> Timeouts:
+    """Return the time-outs that a caller has given by name.
+
+    Raises:
+        ValueError: if they cannot be kept; one sentence for each that is wrong, which names it.
+    """
+    try:
+        return Timeouts(**options)
+    except ValidationError as error:
+        raise ValueError("; ".join(_sentence(each) for each in error.errors())) from None
+
+
+def _sentence(fault: ErrorDetails) -> str:
+    text = fault["msg"].removeprefix("Value error, ")
+    return f"{fault['loc'][0]}: {text[0].lower()}{text[1:]}, got {fault['input']!r}" if fault["loc"] else text
 
 
 def log_warnings(timeouts: Timeouts) -> None:

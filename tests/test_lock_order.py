@@ -6,11 +6,11 @@ import ast
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
-from loopwarden._blocking import SYSTEM
 from loopwarden._lock_order import ORDER, CheckedLock, LockOrderError, checked
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -47,7 +47,7 @@ def test_the_order_is_one() -> None:
 
 def test_a_planted_inversion_is_found_whether_or_not_the_threads_meet() -> None:
     order = frozenset({("First", "Second")})
-    first, second = CheckedLock(SYSTEM.lock(), "First", order), CheckedLock(SYSTEM.lock(), "Second", order)
+    first, second = CheckedLock(threading.Lock(), "First", order), CheckedLock(threading.Lock(), "Second", order)
     with first, second:
         pass
 
@@ -58,7 +58,7 @@ def test_a_planted_inversion_is_found_whether_or_not_the_threads_meet() -> None:
 
 
 def test_a_lock_is_named_after_the_class_that_makes_it() -> None:
-    make = checked(SYSTEM.lock)
+    make = checked(threading.Lock)
 
     class Owner:
         def __init__(self) -> None:
@@ -85,7 +85,7 @@ def test_the_debug_mode_is_on_only_if_it_is_asked_for(is_on: bool) -> None:
 @pytest.mark.timeout(900)
 def test_nothing_in_the_whole_suite_takes_locks_out_of_order() -> None:
     command = [
-        *(sys.executable, "-m", "pytest", "-q", "-m", "not prove", "-p", "no:cacheprovider"),
+        *(sys.executable, "-m", "pytest", "-q", "-m", "not prove", "-n", "2", "-p", "no:cacheprovider"),
         # There a Ctrl-C strikes between any two steps, and a lock that is written in Python has such steps.
         *("--ignore", "tests/mailbox/test_sqlite_interrupts.py"),
     ]

@@ -510,7 +510,18 @@ def test_a_process_request_puts_one_body_straight_through(jobs: Box, clock: Fake
 # Bad input
 
 
-@pytest.mark.parametrize("options", [{"concurrency": 0}, {"prefetch": True}, {"prefetch": 1.5}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"concurrency": 0},
+        {"prefetch": True},
+        {"prefetch": 1.5},
+        {"visibility_timeout": "x"},
+        {"wait_time_seconds": 21},
+        {"longest_lease": -1},
+    ],
+    ids=str,
+)
 def test_a_bad_number_is_refused_by_name(jobs: Box, options: dict[str, Any]) -> None:
     with pytest.raises(InvalidParameterError, match=next(iter(options))):
         MailboxLoop(jobs, lambda message: None, **options)

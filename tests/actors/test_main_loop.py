@@ -101,6 +101,17 @@ def test_an_eval_loop_scores_what_a_main_loop_answers_and_an_error_is_a_result()
     assert loop.process(Sample(id="one", input=1, expected=2)) == EvalResult(sample_id="one", output=2, score=1.0)
 
 
+@pytest.mark.parametrize(
+    ("options", "culprit"),
+    [({"loop": 3}, "loop must be a MainLoop"), ({"evaluator": 3}, "evaluator must"), ({"session": 3}, "session must")],
+)
+def test_an_eval_loop_refuses_what_it_cannot_use(options: dict[str, Any], culprit: str) -> None:
+    good: dict[str, Any] = {"loop": Doubling(InMemoryMailbox("requests")), "evaluator": max, "session": None}
+
+    with pytest.raises(TypeError, match=f"{culprit}.*, got 3"):
+        EvalLoop(samples=InMemoryMailbox("samples"), **good | options)
+
+
 def test_a_dlq_consumer_handles_letters_and_keeps_those_whose_handler_raises() -> None:
     clock = FakeClock()
     jobs: InMemoryMailbox[str, None] = InMemoryMailbox("jobs", clock=clock)

@@ -344,7 +344,7 @@ def test_all_failures_of_a_group_are_raised_as_one() -> None:
             first.stop_asked.wait(timeout=5)
             hold.release()
 
-            with pytest.raises(BaseExceptionGroup, match="2 loops have failed") as raised:
+            with pytest.raises(BaseExceptionGroup, match="have failed: ProbeLoop-2, ProbeLoop-1") as raised:
                 its.ended.wait(timeout=5)
 
     assert raised.value.exceptions == (second_error, first_error)

@@ -64,7 +64,7 @@ def test_at_a_signal_the_unstarted_go_back_at_once_and_the_one_in_hand_completes
         program.wait_for("in hand: job 0")
 
         program.send()
-        program.wait_for("log: drain begins: 1 messages in hand")
+        program.wait_for("log: drain begins (SIGTERM): messages in hand: 1")
         back = receive(jobs, 9)
         in_the_box_meanwhile = jobs.approximate_count()
         program.let_go()
@@ -145,8 +145,7 @@ def test_time_outs_that_cannot_be_kept_are_refused_in_one_error_before_anything_
         said = "\n".join(program.lines())
 
         assert program.exit_code() == ExitCode.BAD_CONFIGURATION
-    assert said.startswith("1 validation error for Timeouts")
-    assert "drain_timeout 21 is part of shutdown_timeout 20" in said
+    assert said.startswith("drain_timeout 21 is part of shutdown_timeout 20")
     assert "grace 19 is shorter than shutdown_timeout 20" in said
     assert "in hand" not in said
 
@@ -291,7 +290,7 @@ def test_probes_follow_a_process_from_its_start_to_its_end(path: Path, jobs: Box
         program.wait_for("in hand: job")
         working = statuses(url)
         program.send()
-        program.wait_for("drain begins: 1 messages in hand")
+        program.wait_for("drain begins (SIGTERM): messages in hand: 1")
         draining = statuses(url)
         reasons = ask(url, "ready")[1]
         program.let_go()

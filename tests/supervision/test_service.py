@@ -144,7 +144,10 @@ def test_the_drain_timeout_ends_the_drain_and_not_the_message(
     report = returned.wait(5)
     assert phases(report) == [("not ready", True), ("drain", False), ("loops", True), ("close", True)]
     assert (report.counts, report.exit_code) == ({"done": 1}, ExitCode.OK)
-    assert "drain is over after 10.000 s (drain_timeout 10 s): " in caplog.text
+    text = "drain is over after 10.000 s (drain_timeout 10 s of shutdown_timeout 100 s): messages still in hand: 1"
+    assert text in caplog.text
+    took = {phase.name: phase.duration for phase in report.phases}
+    assert (took["not ready"] + took["drain"], took["close"]) == (10.0, 0.0)
 
 
 def test_the_drain_is_logged_with_its_counts(clock: FakeClock, jobs: Box, caplog: pytest.LogCaptureFixture) -> None:
@@ -156,7 +159,7 @@ def test_the_drain_is_logged_with_its_counts(clock: FakeClock, jobs: Box, caplog
         service.shut_down()
         service.intake_closed.wait(5)
     returned.wait(5)
-    assert "drain begins: 1 messages in hand, 30 s to complete them" in caplog.text
+    assert "drain begins (asked to): messages in hand: 1, to complete within 30 s" in caplog.text
     assert "drain ended after 0.000 s: nothing is in hand any more" in caplog.text
 
 
@@ -194,12 +197,22 @@ def test_a_tree_that_gives_up_ends_the_service_with_its_cause(clock: FakeClock) 
     assert [(loop.path, loop.clean) for loop in report.loops] == [("failing", False)]
 
 
-def test_a_shutdown_request_to_the_tree_ends_the_service_too(clock: FakeClock, jobs: Box) -> None:
-    service, returned = serving(clock, spec(jobs, print, clock))
+def test_a_shutdown_request_to_the_tree_begins_the_one_budget_for_all(clock: FakeClock, jobs: Box) -> None:
+    with Hold() as hold, OffloadPool(clock=clock) as pool:
+        service, returned = serving(clock, spec(jobs, print, clock), pools=[pool])
+        rendered = pool.submit(hold)
+        hold.wait_reached()
+        stopped = service.ref.send(ShutdownRequest(timeout=7.0))
+        assert service.closing.wait(5) == "ShutdownRequest"
+        assert not stopped.is_ready()  # the loops are there until the pool is idle
 
-    service.ref.send(ShutdownRequest()).wait(5)
+        hold.release()
 
-    assert (returned.wait(5).exit_code, returned.wait(5).reason) == (ExitCode.OK, "the tree has ended")
+        report = returned.wait(5)
+        assert stopped.wait(5).clean_shutdown
+        assert (report.budget, report.exit_code, report.reason) == (7.0, ExitCode.OK, "ShutdownRequest")
+        assert [name for name, _ in phases(report)] == ["not ready", "drain", "offload", "loops", "close"]
+        assert rendered.wait(0) == "released"
 
 
 def test_a_shutdown_while_the_first_factory_is_held_ends_in_time(clock: FakeClock) -> None:
@@ -330,7 +343,8 @@ def test_pools_are_closed_also_if_the_tree_ends_by_itself(clock: FakeClock, jobs
         service, returned = serving(clock, spec(jobs, print, clock), pools=[pool])
         rendered = pool.submit(hold)
         hold.wait_reached()
-        service.ref.send(ShutdownRequest()).wait(5)
+        service.ref.stop(block=False)
+        service.ref.ended.wait(5)
 
         assert not returned.wait_ready(0)
         hold.release()
@@ -368,6 +382,30 @@ def test_a_time_that_is_none_is_refused_by_name(clock: FakeClock, timeout: Any) 
 def test_only_a_tree_can_be_served() -> None:
     with pytest.raises(TypeError, match="tree must be a Supervisor or its ref, got 'tree'"):
         Service("tree")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  a caller without types
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"shutdown_timeout": -1}, "shutdown_timeout: input should be greater than 0, got -1"),
+        ({"timeout": 5}, "timeout: extra inputs are not permitted, got 5"),
+        ({"grace": 5, "shutdown_timeout": 10}, "grace 5 is shorter than shutdown_timeout 10, so .*"),
+        ({"health_port": "8080"}, "port must be a whole number from 0 to 65535, got '8080'"),
+        ({"mailboxes": 3}, "mailboxes must be a list of what can be closed, got 3"),
+        ({"pools": [3]}, "pools must be what can be closed, got 3 among them"),
+    ],
+)
+def test_what_it_cannot_run_with_is_refused_in_one_sentence(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=f"^{sentence}$"):
+        Service(Supervisor("tree"), **options)
+
+
+def test_a_supervisor_that_has_ended_is_not_served_again() -> None:
+    tree = Supervisor("tree")
+    tree.launch().stop()
+
+    with pytest.raises(ValueError, match="Supervisor 'tree' has ended, and cannot be run again: make a new one"):
+        Service(tree)
 
 
 def test_mailboxes_are_closed_at_the_end(clock: FakeClock, jobs: Box) -> None:

@@ -10,7 +10,7 @@ import sys
 import threading
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -281,3 +281,16 @@ def test_there_is_one_coordinator_until_it_is_reset() -> None:
     assert ShutdownCoordinator.get() is None
     assert signal.getsignal(signal.SIGTERM) is before
     assert ShutdownCoordinator.install() is not first
+
+
+@pytest.mark.parametrize("bad", ["SIGTERM", 0, signal.SIGKILL, signal.SIGSTOP], ids=repr)
+def test_what_no_process_can_hear_is_refused_by_name(bad: Any) -> None:
+    with pytest.raises(ValueError, match=rf"signals must be such as signal\.SIGTERM.* got {bad!r} among them"):
+        SignalRelay(print, [signal.SIGTERM, bad])
+
+
+def test_what_cannot_be_called_is_not_registered() -> None:
+    coordinator = ShutdownCoordinator()
+
+    with pytest.raises(TypeError, match=r"register\(\) takes something to call, got 3"):
+        coordinator.register(3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  a caller without types

@@ -10,7 +10,6 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
 from typing_extensions import override
 
 from loopwarden import ChildSpec, ExitCode, MailboxLoop, Supervisor, serve
@@ -92,7 +91,7 @@ def main() -> ExitCode:
         case "time-outs":
             try:
                 report = run(start_at_the_gate, jobs, drain_timeout=SHUTDOWN + 1, grace=SHUTDOWN - 1)
-            except ValidationError as error:
+            except ValueError as error:
                 say(str(error))
                 return ExitCode.BAD_CONFIGURATION
         case _:
