@@ -58,7 +58,8 @@ class SignalRelay:
         leave: Callable[[int], object] = os._exit,
     ) -> None:
         self._callback = callback
-        self._signals = tuple(_checked(each) for each in signals)
+        #: Which it hears.
+        self.signals = tuple(_checked(each) for each in signals)
         self._clock = clock
         self._leave = leave
         self._before: dict[int, Any] = {}
@@ -96,7 +97,7 @@ class SignalRelay:
         _open_relays.add(self)
         try:
             self._thread = self._clock.blocking.start_thread(self._relay, "loopwarden-signals")
-            for each in self._signals:
+            for each in self.signals:
                 self._before[each] = signal.signal(each, self._handle)
         except BaseException:
             self.close()
@@ -137,7 +138,7 @@ class SignalRelay:
 
     def _put_descriptor_back(self, ours: int) -> None:
         try:
-            found = signal.set_wakeup_fd(self._fd_before, warn_on_full_buffer=False)
+            found = signal.set_wakeup_fd(self._fd_before)  # with the warning that is the default, like most set it
         except (OSError, ValueError):  # whoever it belonged to has closed it
             found = signal.set_wakeup_fd(-1)
         if found != ours:
@@ -172,7 +173,7 @@ class SignalRelay:
         if self._fd_before != -1:
             with suppress(OSError):  # it is full, or closed: somebody else's business
                 os.write(self._fd_before, bytes((number,)))
-        if number not in self._signals:
+        if number not in self.signals:
             return
         self._heard += 1
         if self._heard >= LAST:
@@ -208,11 +209,27 @@ def _checked(number: int) -> int:
     return number
 
 
+_open_relays: weakref.WeakSet[SignalRelay] = weakref.WeakSet()
+_masks = threading.local()  # .before: what this thread has blocked, while it forks
+
+
+def _block() -> None:
+    """Let no signal reach a child before it hears for itself: it would be lost."""
+    heard = {number for relay in tuple(_open_relays) for number in relay.signals}
+    _masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, heard) if heard else None
+
+
+def _unblock() -> None:
+    before: set[int] | None = getattr(_masks, "before", None)
+    if before is not None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _forget_parents() -> None:
     for relay in tuple(_open_relays):
         relay.forget_parent()
     _open_relays.clear()
+    _unblock()
 
 
-_open_relays: weakref.WeakSet[SignalRelay] = weakref.WeakSet()
-os.register_at_fork(after_in_child=_forget_parents)
+os.register_at_fork(before=_block, after_in_parent=_unblock, after_in_child=_forget_parents)

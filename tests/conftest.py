@@ -11,6 +11,7 @@ sys.path[:] = [entry for entry in sys.path if entry not in {"", _ROOT}]
 import pykka  # noqa: E402  after the path is in order
 import pytest  # noqa: E402  as above
 
+from loopwarden._lock_order import VIOLATIONS  # noqa: E402  as above
 from loopwarden.mailbox import InMemoryMailbox  # noqa: E402  as above
 from loopwarden.testing import FakeClock, wait_no_threads  # noqa: E402  as above
 
@@ -24,6 +25,8 @@ def nothing_is_left_behind() -> Iterator[None]:
     left = [thread.name for thread in wait_no_threads()]
     actors = [str(ref) for ref in pykka.ActorRegistry.get_all()]
     pykka.ActorRegistry.stop_all(block=False)
+    found, VIOLATIONS[:] = list(VIOLATIONS), []
+    assert not found, f"locks were taken out of order: {found}"
     assert not left, f"threads left behind: {left}"
     assert not actors, f"actors left behind: {actors}"
 

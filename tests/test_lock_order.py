@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from loopwarden._lock_order import ORDER, CheckedLock, LockOrderError, checked
+from loopwarden._lock_order import ORDER, VIOLATIONS, CheckedLock, LockOrderError, checked
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("src/loopwarden", "actors", "mailbox", "supervision")
@@ -55,6 +55,7 @@ def test_a_planted_inversion_is_found_whether_or_not_the_threads_meet() -> None:
         pass
     with first, second:  # and both are free
         pass
+    assert [VIOLATIONS.pop()] == ["the lock of First is taken while that of Second is held"]  # whoever swallows it
 
 
 def test_a_lock_is_named_after_the_class_that_makes_it() -> None:
@@ -68,6 +69,7 @@ def test_a_lock_is_named_after_the_class_that_makes_it() -> None:
     twice = f"the lock of {name} is taken while that of {name} is held"
     with pytest.raises(LockOrderError, match=twice), Owner().lock, Owner().lock:
         pass
+    VIOLATIONS.clear()
 
 
 @pytest.mark.parametrize("is_on", [True, False])

@@ -18,11 +18,13 @@ if TYPE_CHECKING:
 
     from loopwarden._blocking import Lock
 
-__all__ = ["ORDER", "CheckedLock", "LockOrderError", "checked", "is_checked"]
+__all__ = ["ORDER", "VIOLATIONS", "CheckedLock", "LockOrderError", "checked", "is_checked"]
 
 #: Who may take whose lock while it holds its own; all others are taken alone.
 ORDER: frozenset[tuple[str, str]] = frozenset({("SystemClock", "TimerQueue")})
 
+#: What was found since the start: an error that is raised where nobody sees it, as in a callback, is still found here.
+VIOLATIONS: list[str] = []
 _held = threading.local()  # .names: the makers of the locks that this thread holds, in the order it took them
 
 
@@ -75,7 +77,9 @@ class CheckedLock:
         names: list[str] = _held.__dict__.setdefault("names", [])
         wrong = [held for held in names if (held, self._maker) not in self._order]
         if wrong:
-            raise LockOrderError(f"the lock of {self._maker} is taken while that of {', '.join(wrong)} is held")
+            text = f"the lock of {self._maker} is taken while that of {', '.join(wrong)} is held"
+            VIOLATIONS.append(text)
+            raise LockOrderError(text)
         entered = self._inner.__enter__()
         names.append(self._maker)
         return entered

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from loopwarden import HealthCheckRequest, LoopActor, ShutdownRequest
-from loopwarden.actors import AbandonRequest, MailboxLoop, RecallRequest
-from loopwarden.mailbox import InMemoryMailbox
+from loopwarden.actors import AbandonRequest, MailboxLoop, MessageFate, RecallRequest
+from loopwarden.actors._fates import Fate, merged_fates
+from loopwarden.mailbox import InMemoryMailbox, Message
 from loopwarden.testing import FakeClock, Hold
 
 Box = InMemoryMailbox[Any, Any]
@@ -52,3 +55,36 @@ def test_what_is_given_up_with_the_loop_is(jobs: Box, clock: FakeClock) -> None:
 
         assert [fate.fate for fate in result.fates] == ["abandoned", "returned"]
         assert (result.abandoned, result.stack is not None) == (True, True)
+
+
+@pytest.mark.parametrize("how", ["nack", "put_back"])
+def test_what_a_handler_gives_back_itself_is_returned_and_not_done(jobs: Box, clock: FakeClock, how: str) -> None:
+    jobs.send("no")
+
+    def handle(message: Message[Any, Any]) -> None:
+        hold(message)
+        getattr(message, how)()
+
+    with Hold() as hold:
+        ref = LoopActor.start(MailboxLoop(jobs, handle, clock=clock), clock=clock)
+        hold.wait_reached()
+        ended = ref.send(ShutdownRequest(timeout=60))
+        ref.send(HealthCheckRequest()).wait(5)
+
+    assert [fate.fate for fate in ended.wait(5).fates] == ["returned"]
+    assert jobs.approximate_count() == 1
+
+
+def test_a_message_that_went_back_and_was_done_by_somebody_else_is_told_once() -> None:
+    told: list[tuple[str, Fate]] = [
+        ("a", "returned"),
+        ("b", "extended"),
+        ("a", "done"),
+        ("b", "returned"),
+        ("c", "abandoned"),
+    ]
+    fates = [MessageFate(message_id=each, fate=fate) for each, fate in told]
+
+    merged = merged_fates(fates)
+
+    assert [(each.message_id, each.fate) for each in merged] == [("a", "done"), ("b", "extended"), ("c", "abandoned")]

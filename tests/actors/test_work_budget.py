@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from loopwarden import HealthCheckRequest, LoopActor, ShutdownRequest, Ticket, wait_all
+from loopwarden import HealthCheckRequest, LoopActor, ShutdownRequest, Ticket, check_health, wait_all
 from loopwarden._blocking import SYSTEM
 from loopwarden.actors import AbandonRequest, Activity, MailboxLoop, WorkBudget
 from loopwarden.clock import SystemClock
@@ -122,6 +122,31 @@ def test_there_is_never_more_in_hand_than_the_limit_and_every_loop_has_its_share
     assert 1 <= watch.most <= 5
     assert min(shares) >= 25, shares  # half of the fair share, which is 50
     assert budget.snapshot().used == budget.snapshot().waiting == 0
+
+
+def test_at_the_limit_nobody_receives_and_what_waits_is_not_leased() -> None:
+    mailboxes, (budget, counted) = boxes(20, 3), counted_budget(5)
+    watch, five, began = Watch(60), Ticket[None](), itertools.count(1)
+    with Hold() as hold:
+
+        def handle(message: Mail) -> None:
+            if next(began) == 5:
+                five.complete(None)
+            hold(message)
+            watch.handle(message)
+
+        all_ask = counted.expect(20)
+        refs = [LoopActor.start(MailboxLoop(box, handle, budget=budget), box.name) for box in mailboxes]
+        all_ask.wait(10)
+        five.wait(10)
+        statuses = check_health(refs)
+        untouched = [box.receive(max_messages=10, visibility_timeout=0) for box in mailboxes]
+
+        assert sum(len(status.in_hand) for status in statuses) == 5
+        assert Counter(len(messages) for messages in untouched) == {3: 15, 2: 5}
+        assert next(began) == 6
+    watch.all_done.wait(30)
+    stop(*refs)
 
 
 def test_all_of_it_is_done() -> None:

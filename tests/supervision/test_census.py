@@ -8,7 +8,7 @@ import pytest
 from nursery import Nursery, crash, supervising
 from typing_extensions import override
 
-from loopwarden import LoopActor, Ticket
+from loopwarden import LoopActor, MailboxLoop, ShutdownRequest, Ticket
 from loopwarden._blocking import SYSTEM
 from loopwarden._ticket import settle
 from loopwarden.actors import Activity, ControlActor, ControlRef, HealthStatus, LoopState, Request
@@ -30,6 +30,8 @@ from loopwarden.testing import FakeClock, Hold, ProbeLoop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+    from loopwarden.mailbox import InMemoryMailbox
 
 #: Real seconds that only matter when a test fails.
 PATIENCE = 5.0
@@ -294,6 +296,32 @@ def test_startup_is_true_for_ever_once_it_was(nursery: Nursery) -> None:
         assert prober.answer(Probe.STARTUP).ok
         assert prober.answer(Probe.STARTUP).reasons == ()
         assert not prober.answer(Probe.READY).ok
+
+
+def test_if_nobody_is_watched_no_silence_is_too_long(jobs: InMemoryMailbox[Any, Any], clock: FakeClock) -> None:
+    jobs.send("long")
+    with Hold() as hold:
+        loop = ChildSpec(id="loop", start=lambda: MailboxLoop(jobs, hold, clock=clock))
+        with supervising(clock=clock, children=[loop]) as boss, hold:
+            hold.wait_reached()
+            clock.advance(100_000)
+
+            assert not Prober([boss], clock=clock).answer(Probe.LIVE).ok
+            assert Prober([boss], stall_threshold=None, clock=clock).answer(Probe.LIVE).ok
+
+
+def test_one_that_was_stopped_while_it_backed_off_is_in_nobodys_way(nursery: Nursery) -> None:
+    clock = FakeClock()
+    with supervising(clock=clock, children=nursery.specs("a"), backoff=Backoff(minimum=60.0)) as boss:
+        events = boss.subscribe()
+        crash(boss.child("a"))
+        events.wait_for(EventKind.RESTARTING, "a")
+        unwilling = not Prober([boss], clock=clock).answer(Probe.READY).ok
+        boss.child("a").send(ShutdownRequest()).wait(5)
+
+        assert unwilling
+        assert Prober([boss], clock=clock).answer(Probe.READY).ok
+        assert Prober([boss], clock=clock).answer(Probe.STARTUP).ok
 
 
 def test_a_prober_says_how_it_stands() -> None:

@@ -371,6 +371,72 @@ def test_every_pool_is_closed_also_behind_one_that_is_not_done_in_time(clock: Fa
         assert closed.wait(5) == 0
 
 
+def test_a_pool_that_is_cut_short_is_closed_at_once(clock: FakeClock, jobs: Box) -> None:
+    closed: list[float] = []
+    with Hold() as hold:
+
+        class Busy:
+            def close(self, timeout: float) -> bool:
+                closed.append(timeout)
+                return bool(timeout and hold())
+
+        service, returned = serving(clock, spec(jobs, print, clock), pools=[Busy()])
+        service.shut_down()
+        hold.wait_reached()
+        service.cut_short()
+
+        assert phases(returned.wait(5))[2] == ("offload", False)
+        assert closed == [30.0, 0.0]
+
+
+def test_actors_that_handlers_need_are_there_until_the_end_of_the_budget(clock: FakeClock, jobs: Box) -> None:
+    jobs.send("long")
+    stopped: Ticket[None] = Ticket()
+    beside = ChildSpec(id="beside", actor=Beside, args=(stopped,), priority="background")
+    with Hold() as hold:
+        service, returned = serving(clock, spec(jobs, hold, clock, priority="critical"), beside)
+        hold.wait_reached()
+        service.shut_down()
+        service.intake_closed.wait(5)
+        clock.advance(29)
+
+        assert service.ref.child("beside").is_alive()
+        assert not stopped.is_ready()
+    assert returned.wait(5).exit_code is ExitCode.OK
+
+
+@pytest.mark.parametrize("strategy", ["one_for_one", "rest_for_one", "one_for_all"])
+def test_one_that_hangs_does_not_let_its_idle_siblings_be_given_up(strategy: str) -> None:
+    jobs: Box = InMemoryMailbox("jobs")
+    idle: Box = InMemoryMailbox("idle")
+    jobs.send("hangs")
+    with Hold() as hold:
+        children = [spec(idle, print, SYSTEM_CLOCK, name) for name in ("first", "second")]
+        hanging = spec(jobs, hold, SYSTEM_CLOCK, "hangs")
+        service, returned = serving(SYSTEM_CLOCK, *children, hanging, strategy=strategy)
+        hold.wait_reached()
+        service.shut_down()
+        service.intake_closed.wait(5)
+        service.cut_short()
+
+        loops = {loop.path: loop.abandoned for loop in returned.wait(5).loops}
+        assert loops == {"first": False, "second": False, "hangs": True}
+
+
+def test_a_mailbox_that_cannot_be_closed_is_told(clock: FakeClock, jobs: Box) -> None:
+    class Broken:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(jobs, name)
+
+        def close(self) -> None:
+            raise OSError("disk full")
+
+    service, returned = serving(clock, spec(jobs, print, clock), mailboxes=[Broken()])
+    service.shut_down()
+
+    assert phases(returned.wait(5))[-1] == ("close", False)
+
+
 @pytest.mark.parametrize("timeout", [-1, float("nan"), float("inf"), "5", True], ids=str)
 def test_a_time_that_is_none_is_refused_by_name(clock: FakeClock, timeout: Any) -> None:
     service = Service(Supervisor("tree", clock=clock), signals=(), clock=clock)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from loopwarden._blocking import SYSTEM
-from loopwarden._ticket import Ticket, write
+from loopwarden._ticket import Ticket, settle, write
 from loopwarden.supervision import ShutdownCoordinator, SignalRelay
 from loopwarden.testing import FakeClock, FaultyBlocking, Hold, wait_no_threads
 
@@ -294,3 +294,94 @@ def test_what_cannot_be_called_is_not_registered() -> None:
 
     with pytest.raises(TypeError, match=r"register\(\) takes something to call, got 3"):
         coordinator.register(3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  a caller without types
+
+
+def test_a_forked_child_hears_its_own_signals_and_the_parent_none_of_them() -> None:
+    program = (
+        "import os, signal\n"
+        "from loopwarden.supervision import SignalRelay\n"
+        "heard = []\n"
+        "with SignalRelay(heard.append):\n"
+        "    child = os.fork()\n"
+        "    if not child:\n"
+        "        signal.pause()\n"
+        "    os.kill(child, signal.SIGTERM)\n"
+        "    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+        "print(heard)\n"
+    )
+    command = [sys.executable, "-P", "-W", "ignore", "-c", program]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
+
+    assert ended.stdout.split("\n") == [str(-signal.SIGTERM), "[]", ""]
+
+
+def test_what_somebody_else_has_installed_meanwhile_stays(caplog: pytest.LogCaptureFixture) -> None:
+    near, far = socket.socketpair()
+    far.settimeout(0)
+    handler = signal.getsignal(signal.SIGUSR1)
+
+    def theirs(_number: int, _frame: FrameType | None) -> None:
+        pass
+
+    try:
+        with SignalRelay(print, [signal.SIGUSR1]):
+            signal.signal(signal.SIGUSR1, theirs)
+            signal.set_wakeup_fd(far.fileno())
+
+        assert signal.getsignal(signal.SIGUSR1) is theirs
+        assert signal.set_wakeup_fd(-1) == far.fileno()
+        assert "somebody else has replaced" in caplog.text
+    finally:
+        signal.signal(signal.SIGUSR1, handler)
+        signal.set_wakeup_fd(-1)
+        near.close()
+        far.close()
+
+
+def test_a_descriptor_that_was_closed_meanwhile_is_not_put_back() -> None:
+    near, far = socket.socketpair()
+    far.settimeout(0)
+    signal.set_wakeup_fd(far.fileno())
+    with SignalRelay(print, [signal.SIGUSR1]):
+        near.close()
+        far.close()
+
+    assert signal.set_wakeup_fd(-1) == -1
+
+
+def test_signals_count_anew_each_time_it_is_opened() -> None:
+    left: list[int] = []
+    heard: list[Ticket[None]] = []
+    relay = SignalRelay(lambda _: heard[-1].complete(None), [signal.SIGUSR1], leave=left.append)
+    for _ in range(3):
+        heard.append(Ticket())
+        with relay:
+            os.kill(os.getpid(), signal.SIGUSR1)
+            heard[-1].wait(timeout=5)
+
+    assert left == []
+
+
+def test_off_the_main_thread_it_cannot_be_closed_and_stays_open() -> None:
+    refused: Ticket[None] = Ticket()
+    ShutdownCoordinator.install(signals=(signal.SIGUSR1,))
+    SYSTEM.start_thread(lambda: settle(refused, ShutdownCoordinator.reset), "resets")
+
+    with pytest.raises(RuntimeError, match="on the main thread only"):
+        refused.wait(timeout=5)
+    coordinator = ShutdownCoordinator.get()
+    assert coordinator is not None
+    assert coordinator.relay.is_open
+
+
+@pytest.mark.parametrize("who", ["the handler", "the relay"])
+def test_the_third_signal_is_acted_on_by_whoever_sees_it_first(who: str) -> None:
+    left: Ticket[int] = Ticket()
+    relay = SignalRelay(print, [signal.SIGUSR1], leave=lambda code: write(left, code))
+    act = partial(relay._handle, signal.SIGUSR1, None) if who == "the handler" else partial(relay._hear, signal.SIGUSR1)
+    act()
+    act()
+    was_left = left.is_ready()
+    act()
+
+    assert (was_left, left.wait(0)) == (False, 128 + signal.SIGUSR1)

@@ -35,6 +35,22 @@ def test_those_that_are_slow_to_stop_keep_nobody_waiting() -> None:
         assert at_first == AT_ONCE
 
 
+def test_however_many_end_meanwhile_all_are_told_after_a_few_moments() -> None:
+    nursery, clock, hold = Nursery(), FakeClock(), Hold()
+    quick = NAMES[-1]
+    children = tuple(nursery.spec(name, hold, shutdown=100.0) for name in NAMES)
+    with supervising(clock=clock, children=children) as boss, hold:
+        for name in NAMES[:-1]:
+            nursery.loops[name][0].feed("held")
+        boss.send(ShutdownRequest(timeout=1_000.0))
+        nursery.loops[quick][0].stop_asked.wait(timeout=5)  # it ends, and one more is told
+        clock.wait_timers(AT_ONCE + 2)
+
+        clock.advance(PATIENCE)
+
+        wait_all([nursery.loops[name][0].stop_asked for name in NAMES], timeout=5)
+
+
 def test_those_that_are_quick_make_room_for_the_next_without_a_timer() -> None:
     nursery, clock = Nursery(), FakeClock()
 

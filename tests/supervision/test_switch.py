@@ -124,6 +124,18 @@ def test_a_loop_that_cannot_be_paused_is_told_apart(jobs: Box, clock: FakeClock)
             boss.child("foreign").send(PauseRequest()).wait(5)
 
 
+def test_a_loop_whose_pause_raises_is_not_told_as_drained(jobs: Box, clock: FakeClock) -> None:
+    class Stubborn(MailboxLoop[Any]):
+        def pause(self, lease: float | None = None) -> Ticket[bool]:
+            raise OSError("no")
+
+    stubborn = ChildSpec(id="loop", start=lambda: Stubborn(jobs, print, clock=clock))
+    with supervising(clock=clock, children=[stubborn]) as boss:
+        status = boss.send(DrainRequest()).wait(5)
+
+        assert (status.taking, status.drained) == (True, False)
+
+
 def test_a_plain_actor_takes_no_messages_that_could_be_paused(clock: FakeClock) -> None:
     with supervising(clock=clock, children=[ChildSpec(id="plain", actor=pykka.ThreadingActor)]) as boss:
         assert boss.send(DrainRequest()).wait(5).drained
