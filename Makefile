@@ -11,7 +11,7 @@ READY := $(VENV)/.ready
 .PHONY: help demo test prove check bench soak format clean
 help:
 	@echo "make demo    run the main job (DEMO_SECONDS=8 ends it by itself)"
-	@echo "make test    all tests, under three minutes"
+	@echo "make test    all tests but the long repeats, under three minutes"
 	@echo "make check   format, lint, types, import direction"
 	@echo "make prove   chaos, storms and long repeats"
 	@echo "make bench   speed, as ratios in one run"

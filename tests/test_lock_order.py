@@ -18,19 +18,22 @@ FOLDERS = ("src/loopwarden", "actors", "mailbox", "supervision")
 
 
 def makers() -> set[str]:
-    """Return the classes that make a lock through the seam."""
+    """Return the classes, and the modules, that make a lock through the seam."""
     found: set[str] = set()
     for folder in FOLDERS:
         for path in (ROOT / folder).rglob("*.py"):
             if path.parent.is_symlink() or "testing" in path.parts:
                 continue
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                if isinstance(node, ast.ClassDef) and any(
-                    isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "lock"
-                    for call in ast.walk(node)
-                ):
-                    found.add(node.name)
+            module = ast.parse(path.read_text(encoding="utf-8"))
+            found |= {node.name for node in ast.walk(module) if isinstance(node, ast.ClassDef) and makes_lock(node)}
+            if any(makes_lock(node) for node in module.body if isinstance(node, ast.Assign | ast.AnnAssign)):
+                found.add(str(path.relative_to(ROOT)))
     return found
+
+
+def makes_lock(node: ast.AST) -> bool:
+    calls = [each for each in ast.walk(node) if isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute)]
+    return any(isinstance(call.func, ast.Attribute) and call.func.attr == "lock" for call in calls)
 
 
 def test_every_lock_is_in_the_table() -> None:
