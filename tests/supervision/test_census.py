@@ -26,7 +26,7 @@ from loopwarden.supervision import (
     Supervisor,
     take_census,
 )
-from loopwarden.testing import FakeClock, Hold, ProbeLoop
+from loopwarden.testing import FakeClock, FlakySource, Hold, ProbeLoop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -308,6 +308,21 @@ def test_if_nobody_is_watched_no_silence_is_too_long(jobs: InMemoryMailbox[Any, 
 
             assert not Prober([boss], clock=clock).answer(Probe.LIVE).ok
             assert Prober([boss], stall_threshold=None, clock=clock).answer(Probe.LIVE).ok
+
+
+def test_a_broker_that_is_away_is_no_reason_to_restart_but_one_to_send_nothing(
+    jobs: InMemoryMailbox[Any, Any], clock: FakeClock
+) -> None:
+    source = FlakySource(jobs)
+    source.break_down()
+    loop = ChildSpec(id="loop", start=lambda: MailboxLoop[Any](source, print, clock=clock))
+    with supervising(clock=clock, children=[loop]) as boss:
+        source.refused.wait(PATIENCE)
+        clock.wait_timers()  # it is about to look again, later
+        prober = Prober([boss], clock=clock)
+
+        assert prober.answer(Probe.LIVE).ok
+        assert prober.answer(Probe.READY).reasons == ("loop 'loop': the broker has been away for 0.0 s",)
 
 
 def test_one_that_was_stopped_while_it_backed_off_is_in_nobodys_way(nursery: Nursery) -> None:
