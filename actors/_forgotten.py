@@ -6,23 +6,30 @@ import atexit
 import logging
 import os
 import warnings
+import weakref
 from typing import TYPE_CHECKING
 
 from loopwarden._log import report
 from loopwarden._ticket import wait_all
+from loopwarden.clock import SYSTEM_CLOCK
 from loopwarden.errors import TicketTimeoutError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from loopwarden.actors._ref import ControlRef
 
-__all__ = ["alive", "forget", "remember", "stop_forgotten"]
+__all__ = ["alive", "forget", "forget_pool", "remember", "remember_pool", "stop_forgotten"]
 
-#: Seconds that forgotten actors have to end, all together: a forgotten loop may complete the message in hand, and
-#: still does not hang the interpreter. All our threads are daemons, so after that it exits whatever they do.
+#: Seconds that what was forgotten has to end, all together: a forgotten loop may complete the message in hand, a pool
+#: what it has accepted, and still neither hangs the interpreter. All our threads are daemons, and the processes of a
+#: pool are killed, so after that it exits whatever they do.
 PATIENCE = 5.0
 
 # Actors that have been started and have not ended, by URN. A dict, because its single steps are atomic.
 _alive: dict[str, ControlRef] = {}
+# What closes each pool that is open, and the pool's name, by the pool's id; as above. Weak, or none would be dropped.
+_open: dict[int, tuple[str, weakref.WeakMethod[Callable[[float], bool]]]] = {}
 
 
 def remember(ref: ControlRef) -> None:
@@ -40,22 +47,49 @@ def alive() -> list[ControlRef]:
     return list(_alive.values())
 
 
+def remember_pool(pool: object, close: Callable[[float], bool]) -> None:
+    """Note that a pool was made.
+
+    Args:
+        pool: What ``close`` is a method of; it is not kept alive.
+        close: Closes it within so many real seconds, and says whether all of its work is done.
+    """
+    key = id(pool)
+    _open[key] = (str(pool), weakref.WeakMethod(close, lambda _: _open.pop(key, None)))
+
+
+def forget_pool(pool: object) -> None:
+    """Note that a pool was closed."""
+    _open.pop(id(pool), None)
+
+
 def stop_forgotten() -> None:
-    """Stop every actor that is alive, together, within one deadline, with a ``ResourceWarning``."""
+    """Stop every actor that is alive and close every pool, within one deadline, with a ``ResourceWarning``."""
     refs = alive()
-    if not refs:
+    pools = [(name, close) for name, method in list(_open.values()) if (close := method()) is not None]
+    if not refs and not pools:
         return
+    deadline = SYSTEM_CLOCK.monotonic() + PATIENCE
+    cut_off: list[str] = []
     try:
-        names = ", ".join(str(ref) for ref in refs)
+        names = ", ".join([*(str(ref) for ref in refs), *(name for name, _ in pools)])
         warnings.warn(f"not stopped before exit: {names}", ResourceWarning, stacklevel=1)
     finally:  # also if warnings are errors
         try:
             wait_all([ref.stop(block=False) for ref in refs], PATIENCE)
         except TicketTimeoutError:
-            cut_off = ", ".join(str(ref) for ref in refs if not ref.ended.is_ready())
-            report(logging.WARNING, "not stopped before exit, and cut off after %g s: %s", PATIENCE, cut_off)
+            cut_off += [str(ref) for ref in refs if not ref.ended.is_ready()]
+        # After the loops, which may need them to complete the message in hand.
+        cut_off += [name for name, close in pools if not close(max(0.0, deadline - SYSTEM_CLOCK.monotonic()))]
+        if cut_off:
+            report(logging.WARNING, "not stopped before exit, and cut off after %g s: %s", PATIENCE, ", ".join(cut_off))
+
+
+def _begin_anew() -> None:
+    # A child process has none of its parent's threads: what runs there is the parent's to stop.
+    _alive.clear()
+    _open.clear()
 
 
 atexit.register(stop_forgotten)
-# A child process has none of its parent's threads: what runs there is the parent's to stop.
-os.register_at_fork(after_in_child=_alive.clear)
+os.register_at_fork(after_in_child=_begin_anew)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+import warnings
+import weakref
 from typing import TYPE_CHECKING, Any, Self, TypeVar, final
 
 from loopwarden._ticket import Ticket, write
-from loopwarden.actors._offload_crew import OffloadCrew, ThreadCrew
+from loopwarden.actors._forgotten import forget_pool, remember_pool
+from loopwarden.actors._offload_crew import OffloadCrew, ThreadCrew, name_of
 from loopwarden.clock import SYSTEM_CLOCK, Clock
 from loopwarden.errors import ActorDeadError, TicketTimeoutError
 
@@ -26,7 +29,9 @@ class OffloadPool:
     A time-out wins over a late completion, which is counted and dropped. What was accepted is run once, also if its
     time-out has passed or nobody reads the ticket; what is refused, because the pool is closed, never runs, and its
     ticket says so. Give it to `serve(pools=[…])`: it is drained after the loops and before they are stopped, so a
-    completion never comes to a loop that is gone.
+    completion never comes to a loop that is gone. Otherwise close it yourself: one that is open when the interpreter
+    exits has five seconds to complete what it has accepted, one that you have dropped ends its threads and processes
+    once all of it is done, and both are complained about by a ``ResourceWarning``.
 
     >>> with OffloadPool(workers=2) as pool:
     ...     pool.submit(pow, 2, 10, timeout=5).wait()
@@ -36,8 +41,9 @@ class OffloadPool:
         name: What its threads are called.
         workers: How many functions run at once.
         processes: Whether they run in processes of their own, for work that keeps the interpreter busy. Then functions,
-            arguments and results must be picklable, and ``__main__`` importable; and if a process dies, all that the
-            pool has in hand fails with ``BrokenProcessPool``, because nobody knows what was done.
+            arguments and results must be picklable, and ``__main__`` importable; an error that is not picklable comes
+            as a ``RuntimeError`` that describes it. If a process dies, the function that it ran fails with
+            ``BrokenProcessPool``, because nobody knows what was done; the others do not notice.
         clock: The time.
     """
 
@@ -49,15 +55,18 @@ class OffloadPool:
         self.name = name
         self._clock = clock
         self._lock = clock.blocking.lock()  # guards _is_closed together with _in_flight, who waits for that, and counts
-        self._is_closed = False
+        self._is_closed = self._is_cut_off = False
         self._in_flight: set[Ticket[Any]] = set()
-        self._idle: list[Ticket[None]] = []
+        self._idle: set[Ticket[None]] = set()
         self._refused = self._late = 0
         self._crew: OffloadCrew = ThreadCrew(name, workers, clock.blocking)
         if processes:
             from loopwarden.actors._process_crew import ProcessCrew  # noqa: PLC0415  only they pay for it
 
-            self._crew = ProcessCrew(name, workers)
+            self._crew = ProcessCrew(name, workers, clock.blocking)
+        self._finalizer = weakref.finalize(self, _drop, self._crew, str(self))
+        self._finalizer.atexit = False  # then it is closed
+        remember_pool(self, self._close_in_real_time)
 
     def submit(self, function: Callable[..., T], /, *args: Any, timeout: float | None = None) -> Ticket[T]:
         """Run ``function(*args)`` soon; the ticket resolves to what it returns or raises.
@@ -109,7 +118,7 @@ class OffloadPool:
 
     @property
     def late(self) -> int:
-        """How many have returned when nobody waited for it any more."""
+        """How many have returned, or were dropped by the close, when nobody waited for it any more."""
         return self._late
 
     @property
@@ -119,34 +128,56 @@ class OffloadPool:
 
     def wait_idle(self, timeout: float | None = None) -> bool:
         """Block until nothing is in flight, or ``timeout`` seconds have passed; say which. Others may still submit."""
-        with self._lock:
-            if not self._in_flight:
-                return True
-            idle: Ticket[None] = Ticket(self._clock.blocking)
-            self._idle.append(idle)
-        return idle.wait_ready(timeout, self._clock)  # resolved by the last one in flight
+        return self._wait_idle(timeout, self._clock)
 
     def close(self, timeout: float = 30.0) -> bool:
         """Accept nothing more, and wait for what was accepted; say whether all of it is done.
 
-        What is not done by then is given up: its tickets fail, its threads are left behind as zombies, its processes
-        are killed. What is lost meanwhile with a process that dies is not done. Closing again changes nothing.
+        What is not done by then is given up: its tickets fail, what is not begun never will be, its threads are left
+        behind as zombies, its processes are killed. What is lost meanwhile with a process that dies is not done.
+        Closing again changes nothing.
         """
+        return self._close(timeout, self._clock)
+
+    def _close_in_real_time(self, timeout: float) -> bool:
+        return self._close(timeout, SYSTEM_CLOCK)
+
+    def _close(self, timeout: float, clock: Clock) -> bool:
         with self._lock:
             self._is_closed = True
         lost_before = self._crew.lost
-        is_idle = self.wait_idle(timeout)
-        is_done = is_idle and self._crew.lost == lost_before
+        self._wait_idle(timeout, clock)
+        # In this order: what has begun may still complete its ticket, what has not will not begin once that has failed,
+        # and what is killed has failed because of the close.
+        dropped = self._crew.close()
         with self._lock:
             given_up = tuple(self._in_flight)
+            self._is_cut_off = self._is_cut_off or bool(given_up)
+            is_done = not self._is_cut_off and self._crew.lost == lost_before
         for ticket in given_up:
             write(ticket, error=ActorDeadError(str(self)))
-        self._crew.close()
+        for done in dropped:
+            done(None, ActorDeadError(str(self)))
+        self._crew.give_up()
+        self._finalizer.detach()
+        forget_pool(self)
         return is_done
+
+    def _wait_idle(self, timeout: float | None, clock: Clock) -> bool:
+        with self._lock:
+            if not self._in_flight:
+                return True
+            idle: Ticket[None] = Ticket(self._clock.blocking)
+            self._idle.add(idle)
+        try:
+            return idle.wait_ready(timeout, clock)  # resolved by the last one in flight
+        finally:
+            with self._lock:
+                self._idle.discard(idle)
 
     def _set_timer(self, ticket: Ticket[Any], timeout: float, function: Callable[..., Any]) -> Callable[[], None]:
         """Have a ticket time out; what is returned does it if the timer should have done so by now."""
-        what = f" from {getattr(function, '__qualname__', type(function).__name__)} in pool {self.name!r}"
+        what = f" from {name_of(function)} in pool {self.name!r}"
 
         def time_out() -> None:
             write(ticket, error=TicketTimeoutError(timeout, what))
@@ -164,12 +195,12 @@ class OffloadPool:
     def _done(self, ticket: Ticket[Any], result: object, error: BaseException | None) -> None:
         # First the answer: whoever waits until nothing is in flight finds every ticket resolved.
         is_late = not write(ticket, result, error)
-        idle: list[Ticket[None]] = []
+        idle: set[Ticket[None]] = set()
         with self._lock:
             self._in_flight.discard(ticket)
             self._late += is_late
             if not self._in_flight:
-                idle, self._idle = self._idle, []
+                idle, self._idle = self._idle, set()
         for each in idle:
             write(each)
 
@@ -186,3 +217,9 @@ class OffloadPool:
 
     def __str__(self) -> str:
         return f"OffloadPool {self.name!r}"
+
+
+def _drop(crew: OffloadCrew, pool: str) -> None:
+    """End the crew of a pool that is garbage; takes no lock, because that may be found while any lock is held."""
+    crew.drop()
+    warnings.warn(f"dropped without being closed: {pool}", ResourceWarning, stacklevel=1)

@@ -1,121 +1,135 @@
-"""`ProcessCrew`: processes that run functions, for work that keeps the interpreter busy."""
+"""`ProcessCrew`: threads with a process each, for work that keeps the interpreter busy."""
 
 from __future__ import annotations
 
+import atexit
 import logging
-import multiprocessing
-import os
-import signal
-from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
-from loopwarden._blocking import SYSTEM
 from loopwarden._log import report
+from loopwarden.actors._forgotten import stop_forgotten
+from loopwarden.actors._offload_crew import ThreadCrew, name_of
+from loopwarden.actors._work_process import WorkProcess, pack, unpack
+from loopwarden.errors import ActorDeadError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from concurrent.futures import Future
-    from multiprocessing.process import BaseProcess
 
+    from loopwarden._blocking import Blocking
     from loopwarden.actors._offload_crew import Done
 
 __all__ = ["ProcessCrew"]
 
-#: What a whole group of processes is sent, by Ctrl-C or by systemd: the parent's to act on, not theirs.
-GROUP_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
+#: Seconds that an idle process has to end by itself, so that what its functions have left for its exit is done.
+GRACE = 1.0
 
 
 @final
 class ProcessCrew:
-    """The standard library's pool of processes, made anew when one of them dies.
+    """A `ThreadCrew` whose threads hand each function to a process of their own.
 
-    Processes are spawned, not forked: a fork would carry our locks along, in whatever state they are.
+    A process is made when the first function needs it, and anew after it died. Its death concerns nobody but the one
+    function that it ran.
 
     Args:
-        name: For the text of errors.
+        name: What threads and processes are called.
         most: How many there may be.
+        blocking: The seam.
     """
 
-    def __init__(self, name: str, most: int) -> None:
+    def __init__(self, name: str, most: int, blocking: Blocking) -> None:
         self._name = name
-        self._most = most
-        self._lock = SYSTEM.lock()  # guards _pool against two who make it anew, and what is known of the broken
-        self._pool = self._make()
-        self._last_broken: ProcessPoolExecutor | None = None
-        self._is_closed = False
+        self._lock = blocking.lock()  # guards _is_given_up together with who is busy, and the count
+        self._is_given_up = False
+        self._busy: set[WorkProcess] = set()
         #: How many functions were lost with a process that died.
         self.lost = 0
+        self._threads = ThreadCrew(name, most, blocking, partial(_ProcessHand, self, name))
 
     def run(self, function: Callable[..., Any], args: tuple[Any, ...], done: Done) -> None:
-        """Hand it to the pool; if one of its processes dies, all that it has fails with ``BrokenProcessPool``."""
-        pool = self._pool
-        try:
-            future = _submit(pool, function, args)
-        except BrokenProcessPool:
-            with self._lock:
-                if self._pool is pool:
-                    self._pool = self._make()
-                pool = self._pool
-            future = _submit(pool, function, args)
-        future.add_done_callback(lambda each: self._report(pool, each, done))
+        """Hand it to a thread, which hands it to its process."""
+        self._threads.run(function, args, done)
 
-    def _report(self, pool: ProcessPoolExecutor, future: Future[Any], done: Done) -> None:
-        if future.cancelled():
-            done(None, RuntimeError("the pool was closed before it was begun"))
-            return
-        error = future.exception()
-        if isinstance(error, BrokenProcessPool):
-            error = self._lose(pool)
-        done(None if error is not None else future.result(), error)
+    def close(self) -> list[Done]:
+        """Let the threads end, and with each its process."""
+        return self._threads.close()
 
-    def _lose(self, pool: ProcessPoolExecutor) -> BrokenProcessPool:
-        """Count a function that was lost, and tell of it once for all that are lost together."""
-        text = f"a process of OffloadPool {self._name!r} died, and what the pool had in hand is lost"
+    def give_up(self) -> None:
+        """Kill what is still busy: its threads see that, and end."""
         with self._lock:
-            is_news = self._last_broken is not pool and not self._is_closed
-            self._last_broken = pool
+            self._is_given_up = True
+            for process in self._busy:
+                process.kill()
+
+    def drop(self) -> None:
+        """Let the threads end, and with each its process."""
+        self._threads.drop()
+
+    def ask(self, process: WorkProcess, request: bytes) -> bytes | None:
+        """Have a process answer, or be killed."""
+        with self._lock:
+            if self._is_given_up:
+                raise ActorDeadError(f"OffloadPool {self._name!r}")
+            self._busy.add(process)
+        try:
+            return process.ask(request)
+        finally:
+            with self._lock:
+                self._busy.discard(process)
+
+    def lose(self, function: Callable[..., Any], exit_code: int | None) -> BrokenProcessPool:
+        """Count a function that was lost, and tell of it unless we have killed its process ourselves."""
+        text = f"a process of OffloadPool {self._name!r} died with exit code {exit_code} in {name_of(function)}"
+        with self._lock:
             self.lost += 1
+            is_news = not self._is_given_up
         if is_news:
             report(logging.ERROR, "%s", text)
         return BrokenProcessPool(text)
 
-    def close(self) -> None:
-        """Kill what is still busy, and let the others end."""
-        with self._lock:
-            self._is_closed = True
-        found: dict[int, BaseProcess] = getattr(self._pool, "_processes", None) or {}  # there is no public way to them
-        processes = tuple(found.values())
-        self._pool.shutdown(wait=False, cancel_futures=True)
-        for process in processes:
-            process.kill()  # nothing is waited for any more
 
-    def _make(self) -> ProcessPoolExecutor:
-        context = multiprocessing.get_context("spawn")
-        return ProcessPoolExecutor(self._most, mp_context=context, initializer=_prepare)
+@final
+class _ProcessHand:
+    """One process at a time."""
+
+    def __init__(self, crew: ProcessCrew, name: str) -> None:
+        self._crew = crew
+        self._name = name
+        self._process: WorkProcess | None = None  # None also while it is asked: only one that answered is asked again
+
+    def call(self, function: Callable[..., Any], args: tuple[Any, ...]) -> object:
+        """Run a function in the process.
+
+        Raises:
+            BrokenProcessPool: if the process dies meanwhile, so that nobody knows what was done.
+        """
+        request = pack(function, args)
+        process, self._process = self._ready(), None
+        answer: bytes | None = None
+        try:
+            answer = self._crew.ask(process, request)
+        finally:
+            exit_code = process.end(0) if answer is None else None
+        if answer is None:
+            raise self._crew.lose(function, exit_code)
+        self._process = process
+        return unpack(answer)
+
+    def end(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            self._process.end(GRACE)
+
+    def _ready(self) -> WorkProcess:
+        if self._process is not None and self._process.has_ended:
+            exit_code = self._process.end(0)
+            report(logging.ERROR, "an idle process of OffloadPool %r died with exit code %s", self._name, exit_code)
+            self._process = None
+        return self._process or WorkProcess(f"{self._name}-offload")
 
 
-def _submit(pool: ProcessPoolExecutor, function: Callable[..., Any], args: tuple[Any, ...]) -> Future[Any]:
-    """Submit; a process that is spawned for it inherits what is blocked here, until `_prepare` ignores it."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, GROUP_SIGNALS)
-    try:
-        return pool.submit(function, *args)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _prepare() -> None:
-    """Make a process ready: from its first moment on, signals to the whole group are not for it."""
-    for each in GROUP_SIGNALS:
-        signal.signal(each, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, GROUP_SIGNALS)
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        SYSTEM.start_thread(partial(_end_with, parent), "loopwarden-parent")
-
-
-def _end_with(parent: BaseProcess) -> None:
-    """End this process when its parent is gone, however that was: nobody else would."""
-    parent.join()
-    os._exit(1)
+# Once more: what is registered last is called first, and by now `multiprocessing` has registered that it waits for all
+# processes, which it would do for ever if a forgotten pool has one that hangs.
+atexit.register(stop_forgotten)

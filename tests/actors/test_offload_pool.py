@@ -8,8 +8,9 @@ import signal
 import subprocess
 import sys
 import threading
+from concurrent.futures.process import BrokenProcessPool
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -17,11 +18,17 @@ from loopwarden import ChildSpec, MailboxLoop, Supervisor, Ticket, wait_all
 from loopwarden._blocking import SYSTEM
 from loopwarden._ticket import settle, write
 from loopwarden.actors import ZOMBIES, OffloadPool
+from loopwarden.actors._offload_crew import ThreadCrew
 from loopwarden.clock import SystemClock
 from loopwarden.errors import ActorDeadError, TicketTimeoutError
 from loopwarden.mailbox import InMemoryMailbox
 from loopwarden.supervision import ExitCode, Service, ShutdownReport
-from loopwarden.testing import FakeClock, FaultyBlocking, Hold
+from loopwarden.testing import FakeClock, FaultyBlocking, Hold, SteppedBlocking, wait_no_threads
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from loopwarden.clock import Timer
 
 
 def test_the_ticket_resolves_to_what_the_function_returns() -> None:
@@ -119,17 +126,109 @@ def test_the_close_waits_for_what_was_accepted() -> None:
 
 
 def test_a_close_that_times_out_fails_the_tickets_and_counts_the_threads() -> None:
+    ran: list[int] = []
     with Hold() as hold:
         pool = OffloadPool("stuck", workers=1)
-        held, queued = pool.submit(hold), pool.submit(pow, 2, 2)
+        held, queued = pool.submit(hold), pool.submit(ran.append, 1)
         hold.wait_reached()
 
         assert not pool.close(0)
         assert held.has_failed()
         assert queued.has_failed()
         assert "stuck-offload" in ZOMBIES.names
+        assert pool.in_flight == 1  # the other one will not be begun
     assert pool.wait_idle(5)
     assert pool.late == 2
+    assert wait_no_threads() == []
+    assert ran == []
+    assert not pool.close(0)  # closing again changes nothing
+
+
+def test_a_wait_that_times_out_leaves_nothing_behind() -> None:
+    with Hold() as hold, OffloadPool() as pool:
+        pool.submit(hold)
+
+        assert not pool.wait_idle(0)
+        assert len(pool._idle) == 0
+        hold.release()
+
+
+@pytest.mark.parametrize("processes", [False, True], ids=["threads", "processes"])
+def test_what_is_accepted_just_before_the_pool_is_given_up_never_runs(
+    clock: FakeClock, monkeypatch: pytest.MonkeyPatch, *, processes: bool
+) -> None:
+    pool = OffloadPool("late", processes=processes, clock=clock)
+    call_later = clock.call_later
+
+    def close_meanwhile(delay: float, callback: Any) -> Timer:
+        assert not pool.close(0)
+        return call_later(delay, callback)
+
+    monkeypatch.setattr(clock, "call_later", close_meanwhile)
+    ran: list[int] = []
+    ticket = pool.submit(ran.append, 1, timeout=5)
+
+    with pytest.raises(ActorDeadError, match="OffloadPool 'late' has ended"):
+        ticket.wait(5)
+    assert (pool.in_flight, wait_no_threads(), ran) == (0, [], [])
+
+
+def test_a_pool_that_is_given_up_while_a_thread_is_started_leaves_no_thread() -> None:
+    def close_meanwhile(_name: str) -> None:
+        assert not pool.close(0)
+
+    pool = OffloadPool("late", clock=FakeClock(blocking=FaultyBlocking(before_start=close_meanwhile)))
+    ran: list[int] = []
+    ticket = pool.submit(ran.append, 1)
+
+    with pytest.raises(ActorDeadError, match="OffloadPool 'late' has ended"):
+        ticket.wait(5)
+    assert (pool.in_flight, wait_no_threads(), ran) == (0, [], [])
+
+
+def test_a_job_whose_thread_has_just_been_started_is_not_begun_after_the_pool_is_given_up() -> None:
+    hold = Hold()
+    pool = OffloadPool("late", clock=FakeClock(blocking=FaultyBlocking(on_entry=hold)))
+    ran: list[int] = []
+    with hold:
+        ticket = pool.submit(ran.append, 1)
+        hold.wait_reached()
+
+        assert not pool.close(0)
+    assert ticket.has_failed()
+    assert pool.wait_idle(5)
+    assert (wait_no_threads(), ran) == ([], [])
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_however_a_submit_and_a_close_meet_a_job_runs_once_or_never_and_the_threads_end(seed: int) -> None:
+    steps = SteppedBlocking()
+    crew = ThreadCrew("raced", 2, steps)
+    ran: list[int] = []
+    told: list[int] = []
+
+    def submit(number: int) -> None:
+        try:
+            crew.run(ran.append, (number,), lambda _, error: told.append(number if error is None else -number))
+        except ActorDeadError:
+            told.append(-number)
+
+    def close() -> None:
+        for dropped in crew.close():
+            dropped(None, ActorDeadError("raced"))
+
+    for number in (1, 2, 3):
+        steps.start_thread(partial(submit, number), f"submits-{number}")
+    steps.start_thread(close, "closes")
+    steps.run(seed=seed)  # raises if one of the threads waits for ever
+
+    assert sorted(abs(number) for number in told) == [1, 2, 3]
+    assert sorted(number for number in told if number > 0) == sorted(ran)
+
+
+def test_a_pool_that_is_dropped_ends_its_threads_and_is_complained_about() -> None:
+    with pytest.warns(ResourceWarning, match="dropped without being closed: OffloadPool 'dropped'"):
+        assert (OffloadPool("dropped", workers=1).submit(pow, 2, 2).wait(5), wait_no_threads()) == (4, [])
 
 
 def test_without_a_thread_the_ticket_says_why() -> None:
@@ -273,25 +372,166 @@ def test_a_process_runs_the_function_elsewhere() -> None:
             failed.wait(0)
 
 
-def test_a_process_that_dies_fails_its_ticket_and_is_replaced() -> None:
-    with OffloadPool(processes=True, workers=1) as pool:
+def begin(pool: OffloadPool, fifo: Path, program: str = "signal.pause()") -> tuple[Ticket[None], int]:
+    """Run a program in a process of the pool; return its ticket and that process's number when it has begun."""
+    os.mkfifo(fifo)
+    tell = f"import os, signal\nopen({str(fifo)!r}, 'w').write(str(os.getpid()))\n"
+    ticket = pool.submit(exec, tell + program, {})
+    return ticket, int(fifo.read_text(encoding="utf-8"))
+
+
+def is_running(process: int) -> bool:
+    """Say whether there is such a process, be it one that nobody has reaped."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_a_process_that_dies_fails_its_own_ticket_at_once_and_no_other(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pool = OffloadPool("render", processes=True, workers=2)
+    busy, survivor = begin(pool, tmp_path / "busy")
+    lost, victim = begin(pool, tmp_path / "lost")
+    again: Ticket[Ticket[int]] = Ticket()
+    lost.on_ready(lambda _: settle(again, lambda: pool.submit(pow, 2, 2)))
+    os.kill(victim, signal.SIGKILL)
+
+    with pytest.raises(BrokenProcessPool, match="a process of OffloadPool 'render' died with exit code -9 in exec"):
+        lost.wait(30)
+    assert again.wait(30).wait(30) == 4
+    assert (busy.is_ready(), is_running(survivor), is_running(victim)) == (False, True, False)
+    assert not pool.close(0)
+    assert busy.has_failed()
+    assert pool.wait_idle(30)
+    assert wait_no_threads(30) == []
+    assert not is_running(survivor)
+    assert caplog.messages == ["a process of OffloadPool 'render' died with exit code -9 in exec"]
+
+
+def test_an_idle_process_that_dies_is_replaced_and_nothing_is_lost(caplog: pytest.LogCaptureFixture) -> None:
+    with OffloadPool("render", processes=True, workers=1) as pool:
         victim = pool.submit(os.getpid).wait(30)
-        dead = pool.submit(signal.pause)
         os.kill(victim, signal.SIGKILL)
-        dead.wait_ready(30)
+        os.waitid(os.P_PID, victim, os.WEXITED | os.WNOWAIT)
 
-        assert dead.has_failed()
-        assert pool.submit(pow, 2, 2).wait(30) == 4
+        assert pool.submit(os.getpid).wait(30) != victim
+        assert caplog.messages == ["an idle process of OffloadPool 'render' died with exit code -9"]
 
 
-def test_a_process_that_hangs_is_killed_at_the_close() -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere there is no pidfd")
+def test_a_process_that_is_killed_fails_its_ticket_also_if_a_child_of_its_own_lives_on(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "child")
+    with OffloadPool(processes=True, workers=1) as pool:
+        fork = f"if os.fork() == 0: open({str(tmp_path / 'child')!r}).read(); os._exit(0)\nsignal.pause()"
+        lost, victim = begin(pool, tmp_path / "lost", fork)
+        with (tmp_path / "child").open("w", encoding="utf-8"):  # it is there, and ends with this block
+            os.kill(victim, signal.SIGKILL)
+
+            with pytest.raises(BrokenProcessPool):
+                lost.wait(30)
+
+
+def test_what_cannot_be_handed_over_fails_alone_and_the_process_goes_on() -> None:
+    keywords = "import subprocess\nraise subprocess.CalledProcessError(returncode=1, cmd='ls')"
+    with OffloadPool(processes=True, workers=1) as pool:
+        process = pool.submit(os.getpid)
+        tickets: list[Ticket[Any]] = [
+            pool.submit(exec, keywords),  # can be pickled, but not unpickled
+            pool.submit(exec, "class Own(Exception): pass\nraise Own(1)", {"__name__": "nowhere"}),
+            pool.submit(eval, "lambda: 0"),
+            pool.submit(eval, "type('Odd', (), {'__reduce__': lambda self: (int, ('x',))})()"),
+            pool.submit(print, lambda: 0),
+            pool.submit(sys.exit, 3),
+            pool.submit(exec, "raise KeyboardInterrupt"),
+        ]
+        after = pool.submit(os.getpid)
+
+        assert after.wait(30) == process.wait(30)
+        assert [_kind(ticket) for ticket in tickets] == [
+            "RuntimeError: CalledProcessError()",
+            "RuntimeError: Own(1)",
+            "PicklingError",
+            "ValueError: invalid literal for int() with base 10: 'x'",
+            "PicklingError",
+            "SystemExit: 3",
+            "KeyboardInterrupt: ",
+        ]
+
+
+def _kind(ticket: Ticket[Any]) -> str:
+    try:
+        ticket.wait(0)
+    except BaseException as error:  # noqa: BLE001  whatever it is, it is told
+        kind = type(error).__name__
+        # Which of the two it is that refuses a local function, and its text, depend on Python's version.
+        return "PicklingError" if kind in {"AttributeError", "PicklingError"} else f"{kind}: {error}"
+    return "nothing"
+
+
+def test_an_error_from_a_process_notes_where_it_was_raised() -> None:
+    with OffloadPool(processes=True, workers=1) as pool, pytest.raises(ZeroDivisionError) as raised:
+        pool.submit(exec, "def inner(): 1 / 0\ninner()", {}).wait(30)
+
+    assert "in another process:" in raised.value.__notes__[0]
+    assert "in inner" in raised.value.__notes__[0]
+
+
+def test_a_process_that_hangs_is_killed_at_the_close(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     pool = OffloadPool(processes=True, workers=1)
-    pool.submit(pow, 2, 2).wait(30)
-    hangs = pool.submit(signal.pause)
+    hangs, process = begin(pool, tmp_path / "hangs")
+    queued = pool.submit(os.mkdir, tmp_path / "made")
 
     assert not pool.close(0)
-    assert hangs.has_failed()
+    with pytest.raises(ActorDeadError):
+        hangs.wait(0)
+    assert queued.has_failed()
     assert pool.wait_idle(30)
+    assert wait_no_threads(30) == []
+    assert not is_running(process)
+    assert not (tmp_path / "made").exists()
+    assert caplog.messages == []  # it was we who killed it
+
+
+def run_to_exit(program: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-P", "-W", "default::ResourceWarning", "-c", program]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+
+
+def test_a_forgotten_pool_completes_what_it_has_accepted() -> None:
+    ended = run_to_exit(
+        "from loopwarden import OffloadPool\n"
+        "from loopwarden.actors import _forgotten\n"
+        "_forgotten.PATIENCE = 30\n"
+        "if __name__ == '__main__':\n"
+        "    threads, processes = OffloadPool('t', workers=1), OffloadPool('p', processes=True, workers=1)\n"
+        "    tickets = [processes.submit(print, each) for each in 'ab']\n"
+        "    failed = processes.submit(pow, 0, -1)\n"
+        "    tickets[1].on_ready(lambda _: print('done', flush=True))\n"
+    )
+
+    assert (ended.returncode, sorted(ended.stdout.split())) == (0, ["a", "b", "done"]), ended.stderr
+    assert "ResourceWarning: not stopped before exit: OffloadPool 't', OffloadPool 'p'" in ended.stderr
+    assert "ignored" not in ended.stderr  # as the complaints of an interpreter that ends are
+
+
+def test_a_forgotten_pool_that_hangs_does_not_hang_the_interpreter() -> None:
+    ended = run_to_exit(
+        "import signal\n"
+        "from loopwarden import OffloadPool\n"
+        "from loopwarden.actors import _forgotten\n"
+        "from loopwarden.testing import FakeClock, Hold\n"
+        "_forgotten.PATIENCE = 0.1\n"
+        "if __name__ == '__main__':\n"
+        "    threads, processes = OffloadPool('t', clock=FakeClock()), OffloadPool('p', processes=True, workers=1)\n"
+        "    processes.submit(pow, 2, 2).wait(30)\n"
+        "    jobs = [processes.submit(signal.pause), threads.submit(Hold())]\n"
+    )
+
+    assert ended.returncode == 0
+    assert "cut off after 0.1 s: OffloadPool 't', OffloadPool 'p'" in ended.stderr
 
 
 def test_a_signal_to_the_whole_group_does_not_reach_the_work_in_processes() -> None:
@@ -323,20 +563,20 @@ def test_a_signal_to_the_whole_group_does_not_reach_processes_that_are_just_bein
     assert ended.stderr == ""
 
 
-def test_work_that_is_lost_with_a_process_is_told_once_and_the_pool_was_not_done(
-    clock: FakeClock, caplog: pytest.LogCaptureFixture
+def test_a_pool_that_loses_work_while_it_is_closed_was_not_done(
+    clock: FakeClock, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     pool = OffloadPool("render", processes=True, workers=1, clock=clock)
-    victim = pool.submit(os.getpid).wait(30)
-    lost = [pool.submit(signal.pause), pool.submit(signal.pause)]
+    lost, victim = begin(pool, tmp_path / "lost")
+    queued = pool.submit(pow, 2, 2)
     closed: Ticket[bool] = Ticket()
     SYSTEM.start_thread(lambda: settle(closed, partial(pool.close, 30)), "closes")
     clock.wait_timers()
     os.kill(victim, signal.SIGKILL)
 
     assert closed.wait(30) is False
-    assert all(ticket.has_failed() for ticket in lost)
-    assert caplog.messages == ["a process of OffloadPool 'render' died, and what the pool had in hand is lost"]
+    assert (lost.has_failed(), queued.wait(0)) == (True, 4)
+    assert caplog.messages == ["a process of OffloadPool 'render' died with exit code -9 in exec"]
 
 
 def test_processes_end_with_the_one_that_has_started_them() -> None:
