@@ -44,6 +44,8 @@ class Journal:
     def recover(self, reducers: Reducers, codec: SessionCodec) -> tuple[Slices, Recovery]:
         """Return the state that the journal has, and what was found; a damaged end is cut off in the file.
 
+        Events that were committed and are gone, because a part of SQLite's log is, are counted and told.
+
         Raises:
             JournalDamagedError: if something else than the end is damaged. It names the place; nothing was changed.
             JournalReplayError: if the events, slices or reducers are not those that it was written with.
@@ -64,6 +66,10 @@ class Journal:
             raise JournalDamagedError(self._file.path, text, self._session, chain.broken_at)
         if chain.cut or damaged:
             self._repair(chain, damaged)
+        missing = max(0, self._file.marked(self._session) - chain.sequence - chain.cut)
+        if missing:
+            self._tell_missing(chain, missing)
+        self._file.mark(self._session, chain.sequence)
         self._last = self._last._replace(sequence=chain.sequence, checksum=chain.checksum)
         self.snapshot_at = begin
         return slices, Recovery(
@@ -71,6 +77,7 @@ class Journal:
             snapshot=begin,
             replayed=chain.sequence - begin,
             cut=chain.cut,
+            missing=missing,
             damaged_snapshots=tuple(damaged),
         )
 
@@ -101,6 +108,7 @@ class Journal:
                 older = (self._session, self.snapshot_at)
                 database.execute("DELETE FROM snapshots WHERE session = ? AND sequence < ?", older)
                 database.execute("DELETE FROM records WHERE session = ? AND sequence <= ?", older)
+        self._file.mark(self._session, last.sequence)
         self._last = last._replace(body=b"")
         if snapshot is not None:
             self.snapshot_at = last.sequence
@@ -114,7 +122,9 @@ class Journal:
                 (SNAPSHOT, self._session),
             ).fetchall()
             records = database.execute(
-                "SELECT * FROM records WHERE session = ? ORDER BY sequence", (self._session,)
+                "SELECT session, sequence, event, body, previous, checksum FROM records"
+                " WHERE session = ? ORDER BY sequence",
+                (self._session,),
             ).fetchall()
         return [Record(*row) for row in snapshots], [Record(*row) for row in records]
 
@@ -134,6 +144,16 @@ class Journal:
             chain.sequence,
             chain.cut,
             damaged or "none",
+        )
+
+    def _tell_missing(self, chain: Chain, missing: int) -> None:
+        report(
+            logging.WARNING,
+            "journal %s: session %r ends with record %d: %d acknowledged events after it are missing",
+            self._file.path,
+            self._session,
+            chain.sequence + chain.cut,
+            missing,
         )
 
     def _restored(self, codec: SessionCodec, picture: Record) -> Slices:

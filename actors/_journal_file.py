@@ -7,6 +7,8 @@ import sqlite3
 from typing import TYPE_CHECKING, final
 
 from loopwarden.actors._file_lock import FileLock
+from loopwarden.actors._journal_marks import JournalMarks
+from loopwarden.actors._journal_record import Record
 from loopwarden.errors import JournalDamagedError, JournalError, JournalLockedError, JournalUnavailableError
 from loopwarden.mailbox._sqlite_file import outlive_forks, statements_of, use_wal
 
@@ -24,6 +26,8 @@ BUSY_SECONDS = 30.0
 APPLICATION_ID = 0x4C574A01
 #: The package, and the file in it, that has the tables.
 SCHEMA = ("loopwarden.actors", "sql/journal.sql")
+#: What SQLite answers if the file is not as we made it. Our statements are good, so an error in one is in the schema.
+DAMAGE = frozenset((sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_MISMATCH))
 
 
 @final
@@ -31,24 +35,30 @@ class JournalFile:
     """The file is in WAL mode, locked for others, and has one connection and one lock for all sessions in it.
 
     With ``synchronous="NORMAL"`` what was committed survives the death of the process at any instant, with ``"FULL"``
-    a power cut too, at the price of a flush with each commit. Its calls block.
+    a power cut too, at the price of a flush with each commit. Its calls block; opening it reads all of it once.
 
     Raises:
         JournalLockedError: if another session has it.
-        JournalDamagedError: if it is no SQLite file, or a broken one.
+        JournalDamagedError: if it is no SQLite file, or a broken one; it names the place, as well as it is known.
         JournalError: if it is another kind of file.
         JournalUnavailableError: if it cannot be opened now.
     """
 
     def __init__(self, path: Path, *, synchronous: str, blocking: Blocking) -> None:
-        # One file has one name, or one session could lock it by a link and another by the file itself.
-        self.path = path.resolve()
-        if self.path.is_dir():
-            raise JournalError(self.path, "it is a folder")
-        self._lock = blocking.lock()  # guards _connection; called while it is held: SQLite
+        try:
+            # One file has one name, or one session could lock it by a link and another by the file itself.
+            self.path = path.resolve()
+            is_something_else = self.path.exists() and not self.path.is_file()
+        except (OSError, ValueError, RuntimeError) as error:  # too long; with a zero byte; links in a circle
+            raise JournalUnavailableError(path, f"there can be no such file: {error}") from error
+        if is_something_else:
+            raise JournalError(self.path, "it is a folder or a device, and no file")
+        self._lock = blocking.lock()  # guards _connection and _marks; called while it is held: SQLite
         self._connection: sqlite3.Connection | None = None
+        self._marks: JournalMarks | None = None
         self._ownership = FileLock(self.path)
         try:
+            self._marks = JournalMarks(self.path)
             self._connection = self._connect(synchronous)
             self._epoch = self._take_over(self._connection)
         except BaseException:
@@ -78,6 +88,17 @@ class JournalFile:
                         raise JournalLockedError(self.path, "another session has taken it over")
                     yield connection
 
+    def marked(self, session: str) -> int:
+        """Return the number of the last event that a session is known to have committed; 0 if that is not known."""
+        with self._lock:
+            return 0 if self._marks is None else self._marks.read(session)
+
+    def mark(self, session: str, sequence: int) -> None:
+        """Note that a session has committed its events up to that one; it never raises."""
+        with self._lock:
+            if self._marks is not None:
+                self._marks.write(session, sequence)
+
     def give_up(self) -> None:
         """Let another session have the file, although a thread of ours may be stuck in the middle of something.
 
@@ -90,6 +111,8 @@ class JournalFile:
         with self._lock:
             connection, self._connection = self._connection, None
             try:
+                if self._marks is not None:
+                    self._marks.close()
                 if connection is not None:
                     connection.close()
             finally:
@@ -105,6 +128,7 @@ class JournalFile:
             connection = sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
             try:
                 self._refuse_other_files(connection)
+                self._refuse_damage(connection)
                 use_wal(connection)
                 connection.execute(f"PRAGMA synchronous = {synchronous}")
             except BaseException:
@@ -118,6 +142,24 @@ class JournalFile:
         [tables] = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
         if mark != APPLICATION_ID and (mark or tables):
             raise JournalError(self.path, "it is no journal of a session, or of another version")
+
+    def _refuse_damage(self, connection: sqlite3.Connection) -> None:
+        """Read all pages: a search by key is led past records whose key is damaged, and finds fewer than there are."""
+        # Not quick_check, which does not look at the order of the keys, and takes as long: there is no other index.
+        [finding] = connection.execute("PRAGMA integrity_check(1)").fetchone()
+        if finding == "ok":
+            return
+        before: Record | None = None
+        with contextlib.suppress(sqlite3.Error, UnicodeError):
+            for row in connection.execute(f"SELECT {', '.join(Record._fields)} FROM records"):  # noqa: S608  six names
+                record = Record(*row)
+                if not record.is_intact:
+                    break
+                before = record
+        if before is None:
+            raise JournalDamagedError(self.path, finding)
+        text = f"{finding}, after record {before.sequence} of session {before.session!r}"
+        raise JournalDamagedError(self.path, text, before.session, before.sequence + 1)
 
     def _take_over(self, connection: sqlite3.Connection) -> int:
         with self._our_errors():
@@ -137,8 +179,12 @@ class JournalFile:
         except sqlite3.IntegrityError as error:
             # Our number is taken: a commit that seemed to fail was done. What is in the file is the truth.
             raise JournalLockedError(self.path, f"it has a record that this session does not know: {error}") from error
+        except UnicodeDecodeError as error:  # in what SQLite says of the schema
+            raise JournalDamagedError(self.path, str(error)) from error
         except sqlite3.Error as error:
-            if getattr(error, "sqlite_errorcode", None) in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}:
+            code = getattr(error, "sqlite_errorcode", None)
+            is_text = code is None and isinstance(error, sqlite3.OperationalError)  # Python's own: no UTF-8
+            if is_text or (code is not None and code & 0xFF in DAMAGE):  # the lowest byte is the kind
                 raise JournalDamagedError(self.path, str(error)) from error
             raise JournalUnavailableError(self.path, str(error)) from error
 

@@ -31,7 +31,10 @@ class Record(NamedTuple):
     @property
     def is_intact(self) -> bool:
         """Whether it is what was written; what is before it is another question."""
-        return self.checksum == _checksum(self.session, self.sequence, self.event, self.body, self.previous)
+        try:
+            return self.checksum == _checksum(self.session, self.sequence, self.event, self.body, self.previous)
+        except (TypeError, AttributeError):  # a damaged file may say that bytes are a text, or a number
+            return False
 
 
 def make_record(session: str, sequence: int, event: str, body: bytes, previous: bytes) -> Record:

@@ -56,6 +56,7 @@ class Ledger:
         self._journal: Journal | None = None
         self._slices: Slices = reducers.initial
         self._sequence = 0
+        self._unpictured = 0  # the number of an event after which no snapshot could be made; the next try is later
 
     def recover(self, file: JournalFile, session: str) -> Recovery:
         """Take over the state that a journal has, and write to it from now on.
@@ -120,7 +121,7 @@ class Ledger:
         """Write events and show the state after them; if they cannot be written, nothing is changed."""
         journal = self._journal
         if journal is not None:
-            is_due = sequence - journal.snapshot_at >= self._snapshot_every
+            is_due = sequence - max(journal.snapshot_at, self._unpictured) >= self._snapshot_every
             journal.append(entries, self._picture(sequence, slices) if is_due else None)
         self._slices, self._sequence = slices, sequence
         self._publish(sequence, slices)
@@ -130,4 +131,5 @@ class Ledger:
             return self._codec.snapshot(sequence, slices)
         except ValueError as error:  # the events are good nevertheless; only the next start takes longer
             report(logging.WARNING, "no snapshot is written: %s", error)
+            self._unpictured = sequence
             return None

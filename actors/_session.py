@@ -59,7 +59,8 @@ class Session(ControlActor):
     Args:
         name: What it is called, in the journal too.
         slices: What the state consists of.
-        journal: The SQLite file that keeps the events; None keeps them nowhere.
+        journal: The SQLite file that keeps the events, with files beside it whose names begin with its own: they are
+            copied, moved and deleted together. None keeps the events nowhere.
         synchronous: ``"FULL"`` if what is answered is to survive a power cut too.
         snapshot_every: After how many events the state is written, so that a start need not replay all of them.
         clock: The time it lives by.
@@ -81,6 +82,8 @@ class Session(ControlActor):
     ) -> None:
         if type(name) is not str or not name or {"/", "\0"} & set(name):
             raise ValueError(f"the name of a session must be a string without '/' and not empty, got {name!r}")
+        if name.encode(errors="replace").decode() != name:
+            raise ValueError(f"the name of a session must be text that can be written as UTF-8, got {name!r}")
         if synchronous not in {"NORMAL", "FULL"}:
             raise ValueError(f"session {name!r}: synchronous must be 'NORMAL' or 'FULL', got {synchronous!r}")
         if type(snapshot_every) is not int or snapshot_every < 1:
@@ -96,6 +99,8 @@ class Session(ControlActor):
         super().__init__(clock=clock)
         self._thread_name = f"{name}-session"
         self._path = None if journal is None else Path(journal)
+        if self._path is not None and "\0" in str(self._path):
+            raise ValueError(f"session {name!r}: no file can have a zero byte in its name, got {journal!r}")
         self._synchronous = synchronous
         self._snapshot_every = snapshot_every
         self._full_name = name
@@ -104,6 +109,7 @@ class Session(ControlActor):
         self._ledger = Ledger(reducers, self.codec, self.actor_ref.publish, snapshot_every)
         # What is being folded, and what comes after it: `disown` answers them if this thread is stuck.
         self._batch: list[Envelope] = []
+        self._given_up_for: BaseException | None = None
         self._children: list[Session] = []
 
     @property
@@ -151,6 +157,7 @@ class Session(ControlActor):
     @override
     def disown(self, cause: BaseException) -> None:
         """Answer everybody who waits, also at the children, and let another session have the journal."""
+        self._given_up_for = cause
         super().disown(cause)
         self._refuse(tuple(self._batch), cause)
         for child in tuple(self._children):
@@ -206,6 +213,10 @@ class Session(ControlActor):
         cause: BaseException | None = None
         while not self._ending and cause is None:
             other = self._in_hand = self._take()
+            if self._ending:
+                # First the places, then the look; `disown` does it in the other order, so one of us answers them.
+                self._refuse((*self._batch, *(() if other is None else (other,))), self._given_up_for)
+                break
             if self._batch:
                 cause = self._fold(self._batch)
                 self._batch = []
@@ -288,9 +299,7 @@ class Session(ControlActor):
 
     def _restore(self, snapshot: SessionSnapshot) -> DispatchResult | Deferred:
         children = self.actor_ref.children
-        missing = [each.name for each in snapshot.children if each.name not in children]
-        if missing:
-            raise ValueError(f"{self._actor_ref} has no child {missing[0]!r}, which is in the snapshot: start it first")
+        self.actor_ref.check_snapshot(snapshot)  # all of it, before anything is changed
         result = self._ledger.restore(snapshot)
         tickets = [children[each.name].restore(each) for each in snapshot.children]
         return Deferred(tickets[0].join(*tickets[1:]).map(lambda _: result)) if tickets else result

@@ -12,6 +12,7 @@ from typing_extensions import override
 from loopwarden._ticket import Ticket
 from loopwarden.actors._messages import Request
 from loopwarden.actors._ref import ControlRef
+from loopwarden.actors._session_snapshot import SessionSnapshot
 from loopwarden.actors._slice import Slice, State
 from loopwarden.errors import ActorDeadError
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from loopwarden.actors._reducers import DispatchResult, Slices
     from loopwarden.actors._session import Session
-    from loopwarden.actors._session_snapshot import Recovery, SessionSnapshot
+    from loopwarden.actors._session_snapshot import Recovery
     from loopwarden.actors._slice import SliceView
 
 __all__ = ["Adopt", "Restore", "SessionRef", "StateRequest", "ready_ref"]
@@ -83,8 +84,10 @@ class SessionRef(ControlRef):
 
         The ticket resolves when the event is in the journal, if there is one, and in `state`. It fails, and nothing is
         changed or written, with what a reducer raised; with `UnsupportedRequestError` if no slice has a reducer for
-        events of that type; with a `JournalError` if it cannot be written; and with `ActorDeadError` after the end.
+        events of that type; with ``ValueError`` if it does not survive the JSON of the journal; with a `JournalError`
+        if it cannot be written; and with `ActorDeadError` after the end.
         If the session is killed or given up meanwhile, the event may be in the journal or not.
+        A reducer that waits for a ticket of its own session waits for ever.
         """
         ticket: Ticket[DispatchResult] = Ticket(self._blocking)
         self._enqueue((event, ticket))
@@ -119,7 +122,7 @@ class SessionRef(ControlRef):
         """Return the state as it is now, with that of the children; it waits for nobody.
 
         Raises:
-            ValueError: if JSON cannot carry a slice.
+            ValueError: if JSON cannot carry a slice, or not all of it.
         """
         sequence, slices = self._published
         picture = self._codec.snapshot(sequence, slices)
@@ -129,8 +132,13 @@ class SessionRef(ControlRef):
     def restore(self, snapshot: SessionSnapshot) -> Ticket[DispatchResult]:
         """Take over the state of a snapshot, as one more event, and that of its children, each for itself.
 
-        The ticket fails, and nothing is changed, if the session has no such slice or no such child.
+        The ticket fails, and nothing is changed, if the session or one of its children has no such slice or child.
+
+        Raises:
+            TypeError: if it is no snapshot.
         """
+        if not isinstance(snapshot, SessionSnapshot):  # pyright: ignore[reportUnnecessaryIsInstance]  a caller without types
+            raise TypeError(f"{self} can restore what snapshot() has returned, got {snapshot!r}")
         return self.ask(Restore(snapshot), block=False)
 
     def child(self, name: str, slices: Iterable[Slice[Any]]) -> SessionRef:
@@ -166,6 +174,15 @@ class SessionRef(ControlRef):
         self.state = cast("State", MappingProxyType(slices))
         for kind, cell in self._cells.items():
             cell.value = slices[kind]
+
+    def check_snapshot(self, snapshot: SessionSnapshot) -> None:
+        """Raise ``ValueError`` if a snapshot has something that this session and its children have not."""
+        self._codec.slices_of(snapshot)
+        children = self.children
+        for each in snapshot.children:
+            if each.name not in children:
+                raise ValueError(f"{self} has no child {each.name!r}, which is in the snapshot: start it first")
+            children[each.name].check_snapshot(each)
 
     def add_child(self, name: str, child: SessionRef) -> None:
         """Show a child; called by the actor."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, PydanticSchemaGenerationError, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
+from loopwarden._log import describe
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from loopwarden.actors._reducers import Slices
 
@@ -49,12 +51,21 @@ class Recovery(_Frozen):
     replayed: int
     #: How many damaged records at the end were cut off; they had the numbers after ``sequence``.
     cut: int = 0
+    #: How many more events were acknowledged, and are not there at all; they had the numbers after those.
+    missing: int = 0
     #: The numbers of damaged snapshots that an older one, and the records after it, have replaced.
     damaged_snapshots: tuple[int, ...] = ()
 
 
+_Writer: TypeAlias = "Callable[..., bytes]"
+_Reader: TypeAlias = "Callable[..., Any]"
+
+
 class SessionCodec:
     """Events and slices as JSON, and back, by the names of their types; there is no pickle anywhere.
+
+    What is written is read again first, and refused unless it is equal: whoever reads it later has nothing else.
+    Fields are written by their names, not their aliases, and without what is computed.
 
     Raises:
         TypeError: if pydantic cannot read or write one of the types.
@@ -69,19 +80,19 @@ class SessionCodec:
         adapters = {kind: _adapter(session, kind) for kind in events}
         self._events = {kind.__name__: adapter for kind, adapter in adapters.items()}
         # Without the adapter in between, which takes as long as it does.
-        self._writers = {kind: (kind.__name__, adapter.serializer.to_json) for kind, adapter in adapters.items()}
+        self._coders: Mapping[type[Any], tuple[str, _Writer, _Reader]] = {
+            kind: (kind.__name__, adapter.serializer.to_json, adapter.validator.validate_json)
+            for kind, adapter in adapters.items()
+        }
 
     def encode(self, event: object) -> tuple[str, bytes]:
         """Return the name of an event's type, and the event as JSON.
 
         Raises:
-            ValueError: if JSON cannot carry it.
+            ValueError: if JSON cannot carry it, or not all of it.
         """
-        name, to_json = self._writers[type(event)]
-        try:
-            return name, to_json(event, warnings="error")
-        except (PydanticSerializationError, UserWarning, ValueError, RecursionError) as error:
-            raise ValueError(f"{name} cannot be written as JSON: {error}") from error
+        name, to_json, read = self._coders[type(event)]
+        return name, _faithful(name, event, to_json, read)
 
     def decode(self, name: str, raw: bytes) -> object:
         """Return an event.
@@ -98,15 +109,13 @@ class SessionCodec:
         """Return the picture of some slices.
 
         Raises:
-            ValueError: if JSON cannot carry one of them.
+            ValueError: if JSON cannot carry one of them, or not all of it.
         """
         pictures: list[SliceSnapshot] = []
         for name, (kind, adapter) in self._slices.items():
-            try:
-                value = adapter.serializer.to_json(slices[kind], warnings="error").decode()
-            except (PydanticSerializationError, UserWarning, ValueError, RecursionError) as error:
-                raise ValueError(f"slice {name} cannot be written as JSON: {error}") from error
-            pictures.append(SliceSnapshot(name=name, value=value))
+            to_json, read = adapter.serializer.to_json, adapter.validator.validate_json
+            value = _faithful(f"slice {name}", slices[kind], to_json, read)
+            pictures.append(SliceSnapshot(name=name, value=value.decode()))
         return SessionSnapshot(name=self._session, sequence=sequence, slices=tuple(pictures))
 
     def slices_of(self, snapshot: SessionSnapshot) -> Slices:
@@ -124,9 +133,25 @@ class SessionCodec:
         return slices
 
 
+def _faithful(name: str, value: object, to_json: _Writer, read: _Reader) -> bytes:
+    """Return a value as JSON that is read as the same value."""
+    try:
+        raw = to_json(value, warnings="error", by_alias=False, round_trip=True)
+    except (PydanticSerializationError, UserWarning, ValueError, RecursionError) as error:
+        raise ValueError(f"{name} cannot be written as JSON: {error}") from error
+    try:
+        again = read(raw, by_alias=False, by_name=True)
+        is_same = bool(again == value)
+    except Exception as error:  # isolates user code: validators, and what compares
+        raise ValueError(f"{name} does not survive JSON, because it cannot be read again: {error}") from error
+    if not is_same:
+        raise ValueError(f"{name} does not survive JSON: {describe(value)} comes back as {describe(again)}")
+    return raw
+
+
 def _read(adapter: TypeAdapter[Any], name: str, raw: bytes | str) -> Any:
     try:
-        return adapter.validator.validate_json(raw)
+        return adapter.validator.validate_json(raw, by_alias=False, by_name=True)
     except (ValidationError, ValueError, RecursionError) as error:
         raise ValueError(f"{name} cannot be read: {error}") from error
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import random
 import sqlite3
@@ -11,7 +12,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, Field, SecretStr, computed_field
 
 from loopwarden.actors import Session, Slice
 from loopwarden.actors._journal_file import JournalFile
@@ -315,6 +316,126 @@ def test_a_snapshot_that_json_cannot_carry_is_left_out(path: Path, caplog: pytes
     assert "no snapshot is written: slice Bag cannot be written as JSON" in caplog.text
 
 
+class Endless(BaseModel, frozen=True):
+    amount: float
+
+
+class Perhaps(BaseModel, frozen=True):
+    amount: float | None
+
+
+class Secret(BaseModel, frozen=True):
+    token: SecretStr
+
+
+class Paired(BaseModel, frozen=True):
+    pairs: dict[tuple[int, int], int]
+
+
+class Hidden(BaseModel, frozen=True):
+    text: str = Field(default="", exclude=True)
+
+
+class Detailed(Added, frozen=True):
+    detail: str = "more"
+
+
+class Wrapped(BaseModel, frozen=True):
+    added: Added
+
+
+class Free(BaseModel, frozen=True):
+    thing: Any
+
+
+class Incomparable(BaseModel, frozen=True):
+    number: int
+
+    def __eq__(self, other: object) -> bool:
+        raise TypeError("never")
+
+    __hash__ = None  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]  it has no ==
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        Endless(amount=math.inf),
+        Perhaps(amount=math.nan),
+        Secret(token=SecretStr("hunter2")),
+        Paired(pairs={(1, 2): 3}),
+        Hidden(text="important"),
+        Wrapped(added=Detailed(number=1)),
+        Free(thing=(1, 2)),
+        Incomparable(number=1),
+    ],
+    ids=lambda event: type(event).__name__,
+)
+def test_an_event_that_would_come_back_different_fails_alone_and_the_journal_stays_good(
+    path: Path, event: BaseModel
+) -> None:
+    slices: list[Slice[Any]] = [SUM.on(type(event), lambda total, _: Sum(sum=total.sum + 1000))]
+    with Session.open("count", slices, journal=path) as session:
+        bad, good = session.dispatch(event), session.dispatch(Added(number=1))
+
+        with pytest.raises(ValueError, match=f"{type(event).__name__} does not survive JSON"):
+            bad.wait(5)
+
+        assert good.wait(5).sequence == 1
+        assert session.state[Sum].sum == 1
+
+    with Session.open("count", slices, journal=path) as session:
+        assert session.state[Sum].sum == 1
+
+
+class Named(BaseModel, frozen=True, extra="forbid"):
+    first: int = Field(alias="a")
+    second: int = Field(validation_alias="b", serialization_alias="c")
+
+    @computed_field  # type: ignore[prop-decorator]  # as pydantic says: mypy knows no decorated properties
+    @property
+    def both(self) -> int:
+        return self.first + self.second
+
+
+class Names(BaseModel, frozen=True, extra="forbid"):
+    last: Named = Field(alias="l")
+
+
+def test_aliases_and_computed_fields_are_no_obstacle(path: Path) -> None:
+    event = Named.model_validate({"a": 1, "b": 2})
+    names = Slice(Names(l=Named.model_validate({"a": 0, "b": 0}))).on(Named, lambda _, named: Names(l=named))
+    for every in (1_000, 2):  # from the records, then from a snapshot
+        with Session.open("names", [names], journal=path, snapshot_every=every) as session:
+            session.dispatch(event).wait(5)
+
+        with Session.open("names", [names], journal=path) as session:
+            assert session.state[Names].last == event
+    assert session.recovered is not None
+    assert session.recovered.snapshot == 2
+
+
+class Least(BaseModel, frozen=True):
+    least: float = math.inf
+    count: int = 0
+
+
+def test_a_snapshot_that_would_come_back_different_is_left_out_and_nothing_is_deleted(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    least = Slice(Least()).on(Added, lambda least, _: Least(count=least.count + 1))
+    with Session.open("count", [least], journal=path, snapshot_every=10) as session:
+        for _ in range(25):
+            session.dispatch(Added(number=1)).wait(5)
+        with pytest.raises(ValueError, match="slice Least does not survive JSON"):
+            session.snapshot()
+
+    # One try for each time that it is due, not one for each event.
+    assert caplog.text.count("no snapshot is written: slice Least does not survive JSON") == 2
+    with Session.open("count", [least], journal=path) as session:
+        assert session.state[Least] == Least(count=25)
+
+
 def test_two_sessions_of_one_process_cannot_have_one_journal_by_whatever_name(path: Path) -> None:
     link = path.with_name("link.db")
     with opened(path):
@@ -400,6 +521,156 @@ def test_after_a_kill_the_state_is_the_fold_over_what_was_answered_and_some_of_w
             assert answered[-1] <= session.sequence <= answered[-1] + 8
 
 
+def flip_in_the_middle(log: Path) -> None:
+    content = bytearray(log.read_bytes())
+    content[len(content) // 2] ^= 1
+    log.write_bytes(content)
+
+
+def flip_at_the_end(log: Path) -> None:
+    content = bytearray(log.read_bytes())
+    content[-2000] ^= 1
+    log.write_bytes(content)
+
+
+@pytest.mark.parametrize("harm", [flip_in_the_middle, flip_at_the_end, os.unlink])
+def test_acknowledged_events_that_are_gone_with_the_log_of_sqlite_are_told(
+    path: Path, harm: Callable[[Path], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    with child(path) as process:
+        assert process.stdout is not None
+        answered = [int(process.stdout.readline()) for _ in range(100)]
+        process.kill()
+        answered += [int(line) for line in process.stdout.read().splitlines()]
+    harm(path.with_name(f"{path.name}-wal"))
+
+    with opened(path, snapshot_every=20) as session:
+        assert session.recovered is not None
+        missing, sequence = session.recovered.missing, session.sequence
+        assert seen(session) == tuple(range(1, sequence + 1))
+        # Eight are in flight: committed, and told as missing, but perhaps not answered.
+        assert answered[-1] <= sequence + missing <= answered[-1] + 8
+        assert missing > 0
+        assert session.dispatch(Added(number=sequence + 1)).wait(5).sequence == sequence + 1
+    assert f"ends with record {sequence}: {missing} acknowledged events after it are missing" in caplog.text
+
+    with opened(path, snapshot_every=20) as session:
+        assert session.recovered is not None
+        assert session.recovered.missing == 0
+
+
+def test_each_session_in_a_file_knows_how_far_it_was(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with opened(path) as session:
+        for kid in ("a", "b"):
+            child = session.child(kid, [SUM])
+            for _ in range(5):
+                child.dispatch(Added(number=1)).wait(5)
+            session.dispatch(Added(number=1)).wait(5)
+    spoil(path, "DELETE FROM records WHERE session = 'count/b' AND sequence > 2")
+    spoil(path, "UPDATE records SET body = x'00' WHERE session = 'count/b' AND sequence = 2")
+
+    with opened(path) as session:
+        found = [each.recovered for each in (session, session.child("a", [SUM]), session.child("b", [SUM]))]
+    assert [(each.sequence, each.cut, each.missing) for each in found if each] == [(2, 0, 0), (5, 0, 0), (1, 1, 3)]
+    assert "session 'count/b' ends with record 2: 3 acknowledged events after it are missing" in caplog.text
+
+
+def tear(mark: Path) -> None:
+    mark.write_bytes(mark.read_bytes()[:20] + b"\xff" + mark.read_bytes()[21:])
+
+
+def halve(mark: Path) -> None:
+    mark.write_bytes(mark.read_bytes()[:20])
+
+
+@pytest.mark.parametrize("harm", [tear, halve, os.unlink])
+def test_a_mark_that_is_torn_or_lost_counts_as_none_and_is_made_anew(path: Path, harm: Callable[[Path], None]) -> None:
+    write(path, 10)
+    harm(path.with_name(f"{path.name}-mark"))
+    for missing in (0, 3):
+        with opened(path) as session:
+            assert session.recovered is not None
+            assert session.recovered.missing == missing
+            session.dispatch(Added(number=1)).wait(5)
+        spoil(path, "DELETE FROM records WHERE sequence > 8")
+
+
+def test_a_mark_that_cannot_be_written_is_told_once_and_fails_no_event(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    with opened(path) as session:
+        monkeypatch.setattr(os, "pwrite", full)
+        for number in (1, 2):
+            assert session.dispatch(Added(number=number)).wait(5).sequence == number
+        monkeypatch.undo()
+
+    assert caplog.text.count("it cannot be noted how far it is") == 1
+    with opened(path) as session:
+        assert seen(session) == (1, 2)
+
+
+def key_of(sequence: int) -> bytes:
+    return b"count" + bytes([sequence]) + b"Added"
+
+
+@pytest.mark.parametrize("place", [2, 20, 33, 49])
+def test_a_flipped_bit_in_the_key_of_a_record_is_refused_with_its_place(path: Path, place: int) -> None:
+    write(path, 50)
+    content = bytearray(path.read_bytes())
+    content[content.index(key_of(place))] ^= 0x10
+    path.write_bytes(content)
+
+    with pytest.raises(JournalDamagedError, match=r"after record \d+ of session 'count'") as refused:
+        opened(path)
+
+    assert refused.value.session == "count"
+    assert refused.value.sequence in {place - 1, place}
+    assert path.read_bytes() == content
+
+
+def test_a_flipped_bit_in_the_key_of_the_last_record_is_told(path: Path) -> None:
+    write(path, 50)
+    content = bytearray(path.read_bytes())
+    content[content.index(key_of(50))] ^= 0x10
+    path.write_bytes(content)
+
+    with opened(path) as session:
+        assert session.recovered is not None
+        assert (session.recovered.sequence, session.recovered.missing) == (49, 1)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (key_of(20), b"count" + bytes([20]) + b"\xa0dded"),
+        (b"previous BLOB", b"qrevious BLOB"),
+        (b"CREATE TABLE records", b"CREATE TABLE r\xa0cords"),
+        (b"CREATE TABLE records", b"CREATE TABLE recordz"),
+        (b"CREATE TABLE snapshots", b"CREATE TABL\xa0 snapshots"),
+    ],
+    ids=["text of an event", "column", "no text", "table", "statement"],
+)
+def test_damage_in_texts_and_the_schema_is_called_damage(path: Path, old: bytes, new: bytes) -> None:
+    write(path, 50)
+    path.write_bytes(path.read_bytes().replace(old, new))
+
+    with pytest.raises(JournalDamagedError):
+        opened(path)
+
+
+def test_a_file_of_a_format_that_sqlite_does_not_know_is_called_damaged(path: Path) -> None:
+    write(path, 1)
+    content = bytearray(path.read_bytes())
+    content[47] ^= 16  # the format of the schema
+    path.write_bytes(content)
+
+    with pytest.raises(JournalDamagedError, match="unsupported file format"):
+        opened(path)
+
+
 def lock_of(session: SessionRef) -> FileLock:
     actor = session._actor_weakref()
     assert isinstance(actor, Session)
@@ -470,6 +741,13 @@ def test_another_kind_of_file_is_refused_and_left_alone(
 def test_a_folder_that_is_not_there_is_an_error_that_names_the_file(tmp_path: Path) -> None:
     with pytest.raises(JournalUnavailableError, match=r"nowhere.journal\.db"):
         opened(tmp_path / "nowhere" / "journal.db")
+
+
+def test_a_path_that_no_file_can_have_is_refused_with_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(JournalUnavailableError, match="there can be no such file"):
+        opened(tmp_path / ("x" * 300))
+    with pytest.raises(ValueError, match="session 'count': no file can have a zero byte in its name"):
+        opened(tmp_path / "a\0b")
 
 
 def connection_of(session: SessionRef) -> sqlite3.Connection:

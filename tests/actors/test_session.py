@@ -335,6 +335,7 @@ UNTYPED: Any = Slice(Total())
         (lambda: Session("shop", [TOTAL.on(Unwritable, keep)]), "cannot write Unwritable as JSON"),
         (lambda: Session("a/b", [TOTAL]), "name of a session must be a string without '/'"),
         (lambda: Session("", [TOTAL]), "name of a session"),
+        (lambda: Session("a\ud800", [TOTAL]), "name of a session must be text that can be written"),
         (lambda: Session("shop", [TOTAL], synchronous="OFF"), "synchronous must be 'NORMAL' or 'FULL', got 'OFF'"),
         (lambda: Session("shop", [TOTAL], snapshot_every=0), "snapshot_every must be a whole number from 1 on, got 0"),
     ],
@@ -407,6 +408,31 @@ def test_a_child_has_its_own_state_is_in_the_snapshot_and_ends_with_its_parent()
         session.child("late", [LOG])
 
 
+def test_a_snapshot_with_an_unknown_grandchild_or_slice_of_a_child_changes_nobody() -> None:
+    with Session.open("shop", [TOTAL]) as session:
+        session.child("till", [TOTAL]).child("drawer", [TOTAL])
+        session.child("office", [LOG])
+        snapshot = session.snapshot()
+    with Session.open("shop", [TOTAL]) as session:
+        till, office = session.child("till", [TOTAL]), session.child("office", [TOTAL])
+        session.dispatch(Added(amount=50)).wait(5)
+
+        with pytest.raises(ValueError, match="Session 'till' has no child 'drawer'"):
+            session.restore(snapshot).wait(5)
+        till.child("drawer", [TOTAL])
+        with pytest.raises(ValueError, match="session 'office' has no slice 'Log'"):
+            session.restore(snapshot).wait(5)
+
+        assert (session.sequence, session.state[Total]) == (1, Total(sum=50))
+        assert (till.sequence, office.sequence) == (0, 0)
+
+
+@pytest.mark.parametrize("nothing", [None, 5, {"name": "shop"}])
+def test_only_a_snapshot_can_be_restored(nothing: Any) -> None:
+    with Session.open("shop", [TOTAL]) as session, pytest.raises(TypeError, match="Session 'shop' can restore what"):
+        session.restore(nothing)
+
+
 def test_a_childs_name_is_free_again_when_it_has_ended() -> None:
     with Session.open("shop", [TOTAL]) as session:
         child = session.child("till", [LOG])
@@ -456,6 +482,29 @@ def test_a_supervised_session_that_crashes_is_started_again_with_its_state(tmp_p
     assert again().sequence == 2
     assert shop.send(StateRequest()).wait(5)[Total] == Total(sum=6)
     boss.stop(timeout=10)
+
+
+@pytest.mark.parametrize("message", [Added(amount=1), StateRequest()], ids=["event", "request"])
+def test_who_is_given_up_with_a_message_on_its_way_into_the_batch_answers_it(message: Any) -> None:
+    actor, hold = Session("shop", [TOTAL]), Hold()
+    take = actor._inbox.get
+
+    def get() -> Any:
+        envelope = take()
+        hold()  # the thread loses the processor here
+        return envelope
+
+    actor._inbox.get = get
+    session = actor.launch()
+    ticket = session.ask(message, block=False)
+    hold.wait_reached()
+
+    actor.disown(TimeoutError("it hung"))
+    hold.release()
+
+    assert isinstance(failure(ticket), ActorDeadError)
+    assert session.ended.wait_ready(5)
+    assert session.sequence == 0
 
 
 def test_a_session_that_hangs_and_is_given_up_can_write_no_more_once_another_has_its_journal(tmp_path: Path) -> None:
