@@ -315,7 +315,7 @@ class MailboxWorker:
             )
         else:
             is_done = message.is_finalized or self._settled(message, message.acknowledge)
-            self.progress.processed += is_done
+            self.progress.processed += is_done and not message.is_returned  # a handler may give back what it cannot do
             if self._is_ending:
                 self._note_fate(message, fate_of(message))
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import collections
+import math
 import random
+import re
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pydantic import BaseModel
 
-from loopwarden import ChildSpec, Supervisor
+from loopwarden import ChildSpec, Supervisor, Ticket
+from loopwarden._blocking import SYSTEM
+from loopwarden._ticket import settle
 from loopwarden.actors import (
     EVAL_PROGRESS,
     EvalLoop,
@@ -26,6 +31,7 @@ from loopwarden.mailbox import InMemoryMailbox, SqliteMailbox
 from loopwarden.testing import FakeClock
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from loopwarden.actors import ControlRef
@@ -95,7 +101,9 @@ def test_of_two_results_of_one_sample_the_first_stands_for_everybody() -> None:
         assert [message.body.output for message in results.receive()] == [99]
 
 
-def test_a_result_that_cannot_be_written_leaves_its_message_to_come_again(tmp_path: Path) -> None:
+def test_a_session_that_is_away_costs_no_deliveries_and_runs_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     clock = FakeClock()
     samples: InMemoryMailbox[Any, Any] = InMemoryMailbox("samples", clock=clock)
     results: InMemoryMailbox[Any, Any] = InMemoryMailbox("results", clock=clock)
@@ -104,13 +112,24 @@ def test_a_result_that_cannot_be_written_leaves_its_message_to_come_again(tmp_pa
     samples.send(Sample(id="one", input=1, expected=2))
     answers, loop = evaluation(session, samples, results, clock=clock)
 
-    loop.run(max_iterations=1, wait_time_seconds=0)
+    over: Ticket[None] = Ticket()
+    SYSTEM.start_thread(lambda: settle(over, lambda: loop.run(max_iterations=20, wait_time_seconds=0)), "away")
+    while not over.wait_ready(0.01):
+        clock.advance(0.5)
 
+    over.wait(0)
     assert answers.ran == []
+    assert loop.progress[0].processed == 0
     assert samples.approximate_count() == 1
+    assert samples.dead_letters.peek() == []
     assert results.approximate_count() == 0
+    assert [text for text in caplog.messages if "wait for their session" in text] == [
+        "samples of 'samples' wait for their session: Session 'eval' has ended"
+    ]
+    [message] = samples.receive()
+    assert message.delivery_count == 1
+    message.put_back()
 
-    clock.advance(60)
     with Session.open("eval", [EVAL_PROGRESS], journal=tmp_path / "eval.db") as again:
         answers, loop = evaluation(again, samples, results, clock=clock)
         loop.run(max_iterations=1, wait_time_seconds=0)
@@ -129,6 +148,104 @@ def test_an_error_is_a_result_and_is_kept_too(tmp_path: Path) -> None:
         assert session.state[EvalProgress].results == {
             "raises": EvalResult[Any](sample_id="raises", error="ZeroDivisionError('division by zero')")
         }
+
+
+def test_a_stop_wakes_a_loop_that_waits_for_its_session() -> None:
+    clock = FakeClock()
+    samples: InMemoryMailbox[Any, Any] = InMemoryMailbox("samples", clock=clock)
+    session = Session.open("eval", [EVAL_PROGRESS])
+    session.close(timeout=5)
+    samples.send(Sample(id="one", input=1, expected=2))
+    _, loop = evaluation(session, samples, samples, clock=clock)
+    over: Ticket[None] = Ticket()
+    SYSTEM.start_thread(lambda: settle(over, loop.run), "away")
+    clock.wait_timers()
+
+    loop.shutdown_nowait()
+
+    over.wait(5)
+    assert samples.approximate_count() == 1
+
+
+class Answer(BaseModel):
+    text: str
+
+
+class UnspeakableError(Exception):
+    def __repr__(self) -> str:
+        return "\ud83d"
+
+
+def scoring(score: Any) -> Callable[[Any, Any], Any]:
+    def evaluator(output: Any, expected: Any) -> Any:
+        if isinstance(score, Exception):
+            raise score
+        return score
+
+    return evaluator
+
+
+@pytest.mark.parametrize(
+    ("output", "score", "culprit"),
+    [
+        (2, "high", "score.*valid number"),
+        (2, math.nan, "does not survive JSON"),
+        (math.inf, 1.0, "does not survive JSON"),
+        (object(), 1.0, "Unable to serialize unknown type"),
+        ("\ud83d", 1.0, "cannot be written as JSON"),
+        (2, UnspeakableError(), r"\\ud83d"),
+    ],
+    ids=["score", "nan", "inf", "object", "surrogate", "repr"],
+)
+def test_what_the_session_cannot_keep_is_a_result_with_that_error_and_is_run_once(
+    tmp_path: Path, output: Any, score: Any, culprit: str
+) -> None:
+    class Odd(Doubling):
+        def respond(self, request: int) -> Any:
+            super().respond(request)
+            return output
+
+    clock = FakeClock()
+    samples: InMemoryMailbox[Any, Any] = InMemoryMailbox("samples", clock=clock)
+    results: InMemoryMailbox[Any, Any] = InMemoryMailbox("results", clock=clock)
+    samples.send(Sample(id="odd", input=1, expected=2))
+    answers, journal = Odd(), tmp_path / "eval.db"
+    with Session.open("eval", [EVAL_PROGRESS], journal=journal) as session:
+        loop = EvalLoop(answers, scoring(score), samples, results, session=session, clock=clock)
+        loop.run(max_iterations=1, wait_time_seconds=0)
+        before = session.state[EvalProgress]
+
+    assert answers.ran == [1]
+    assert samples.approximate_count() == 0
+    [sent] = results.receive()
+    assert (sent.body.output, sent.body.score) == (None, None)
+    assert re.search(culprit, sent.body.error, re.DOTALL)
+    with Session.open("eval", [EVAL_PROGRESS], journal=journal) as session:
+        assert session.state[EvalProgress] == before == EvalProgress({"odd": sent.body})
+
+
+@pytest.mark.parametrize(
+    ("output", "kept"),
+    [(Answer(text="yes"), {"text": "yes"}), ((1, 2), [1, 2]), ({1: 2}, {"1": 2})],
+    ids=["model", "tuple", "keys"],
+)
+def test_an_output_is_plain_data_in_the_session_before_a_restart_as_after_it(
+    tmp_path: Path, output: Any, kept: object
+) -> None:
+    class Rich(Doubling):
+        def respond(self, request: int) -> Any:
+            return output
+
+    samples: InMemoryMailbox[Any, Any] = InMemoryMailbox("samples")
+    samples.send(Sample(id="rich", input=1, expected=2))
+    journal = tmp_path / "eval.db"
+    with Session.open("eval", [EVAL_PROGRESS], journal=journal) as session:
+        EvalLoop(Rich(), lambda output, expected: 1.0, samples, session=session).run(max_iterations=1)
+        before = session.state[EvalProgress]
+
+    assert before.results["rich"] == EvalResult[Any](sample_id="rich", output=kept, score=1.0)
+    with Session.open("eval", [EVAL_PROGRESS], journal=journal) as session:
+        assert session.state[EvalProgress] == before
 
 
 def test_a_supervised_session_is_taken_by_its_stable_ref(tmp_path: Path) -> None:
