@@ -154,12 +154,21 @@ def run_group(_path: str, trap: Trap) -> int:
     return 0 if group.report is None else group.report.exit_code
 
 
+def serve_processes(_path: str, trap: Trap) -> int:
+    clock = SystemClock(HookedBlocking(on_acquired=trap))
+    pool = OffloadPool(workers=1, processes=True, clock=clock)
+    trap.service = service = Service(Supervisor("root", clock=clock), pools=[pool], clock=clock)
+    service.ref.ready.on_ready(lambda _: pool.submit(abs, -1).on_ready(lambda _: service.shut_down()))
+    return service.run().exit_code
+
+
 def main() -> None:
     path = sys.argv[1]
-    for run in (serve_tree, run_group):
+    # Processes take their time to start, so only the locks that the others do not take are tried with them.
+    for run, where in ((serve_tree, ""), (run_group, ""), (serve_processes, "_process_crew")):
         counting = Trap("", 0)
         say(run=run.__name__, maker="", number=0, on_thread="", heard=True, code=run(path, counting))
-        for maker, count in sorted(counting.counts.items()):
+        for maker, count in sorted((maker, count) for maker, count in counting.counts.items() if where in maker):
             for number in sorted({1, 2, (count + 1) // 2, max(1, count - 1)}):
                 say(begins=f"{run.__name__}: acquisition {number} of a lock made by {maker}")
                 trap = Trap(maker, number)
