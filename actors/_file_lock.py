@@ -7,6 +7,7 @@ import os
 import weakref
 from typing import TYPE_CHECKING, final
 
+from loopwarden._forks import at_fork
 from loopwarden.errors import JournalLockedError, JournalUnavailableError
 
 if TYPE_CHECKING:
@@ -76,4 +77,4 @@ def _leave_to_the_parent() -> None:
         lock.leave_to_the_parent()
 
 
-os.register_at_fork(after_in_child=_leave_to_the_parent)
+at_fork(in_child=_leave_to_the_parent)

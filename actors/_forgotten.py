@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import atexit
 import logging
-import os
 import warnings
 import weakref
 from typing import TYPE_CHECKING
 
+from loopwarden._forks import at_fork
 from loopwarden._log import report
 from loopwarden._ticket import wait_all
 from loopwarden.clock import SYSTEM_CLOCK
@@ -92,4 +92,4 @@ def _begin_anew() -> None:
 
 
 atexit.register(stop_forgotten)
-os.register_at_fork(after_in_child=_begin_anew)
+at_fork(in_child=_begin_anew)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import os
 from typing import TYPE_CHECKING, Any, final
+
+from loopwarden._forks import at_fork
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,4 +63,4 @@ class Zombies:
 
 #: All of this process.
 ZOMBIES = Zombies()
-os.register_at_fork(after_in_child=ZOMBIES.forget)
+at_fork(in_child=ZOMBIES.forget)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import weakref
 from importlib import resources
 from typing import TYPE_CHECKING, Protocol
+
+from loopwarden._forks import at_fork
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,4 +61,4 @@ def _keep_inherited() -> None:
         _inherited.extend(file.outlive())
 
 
-os.register_at_fork(after_in_child=_keep_inherited)
+at_fork(in_child=_keep_inherited)

@@ -11,6 +11,7 @@ import weakref
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self, final
 
+from loopwarden._forks import at_fork
 from loopwarden._log import report
 from loopwarden.clock import SYSTEM_CLOCK, Clock
 
@@ -232,4 +233,4 @@ def _forget_parents() -> None:
     _unblock()
 
 
-os.register_at_fork(before=_block, after_in_parent=_unblock, after_in_child=_forget_parents)
+at_fork(before=_block, in_parent=_unblock, in_child=_forget_parents)

@@ -10,11 +10,11 @@ import heapq
 import itertools
 import logging
 import math
-import os
 import time
 from typing import TYPE_CHECKING, Protocol, final
 
 from loopwarden._blocking import SYSTEM, Blocking, Gate
+from loopwarden._forks import at_fork
 from loopwarden._log import report
 
 if TYPE_CHECKING:
@@ -235,4 +235,4 @@ def call(callback: Callable[[], object]) -> None:
 
 
 SYSTEM_CLOCK = SystemClock()
-os.register_at_fork(after_in_child=SYSTEM_CLOCK.forget_threads)
+at_fork(in_child=SYSTEM_CLOCK.forget_threads)

@@ -1,0 +1,44 @@
+"""What is to be done at a fork is, in its order, whatever one of it raises; and it does not outlive the exit."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+PROGRAM = """
+import os
+from loopwarden._forks import at_fork
+
+def say(text):
+    os.write(1, text.encode() + b" ")
+
+def fail():
+    raise ValueError("no")
+
+at_fork(before=lambda: say("before-1"), in_parent=lambda: say("parent-1"), in_child=fail)
+at_fork(before=lambda: say("before-2"), in_parent=lambda: say("parent-2"), in_child=lambda: say("child-2"))
+child = os.fork()
+if not child:
+    os._exit(0)
+os.waitpid(child, 0)
+"""
+
+
+def test_all_of_it_is_called_in_the_order_of_the_standard_library() -> None:
+    command = [sys.executable, "-P", "-W", "ignore", "-c", PROGRAM]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
+    said = ended.stdout.split()
+
+    assert [each for each in said if each != "child-2"] == ["before-2", "before-1", "parent-1", "parent-2"]
+    assert "child-2" in said
+    assert "what was to be done at a fork raised" in ended.stderr
+
+
+def test_most_of_us_is_garbage_as_soon_as_modules_are_dropped() -> None:
+    program = "import atexit, gc, loopwarden; atexit.register(gc.set_debug, gc.DEBUG_STATS)"
+    ended = subprocess.run(
+        [sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True, timeout=30
+    )
+    found = [int(line.split()[2]) for line in ended.stderr.splitlines() if line.startswith("gc: done")]
+
+    assert max(found) > 0.8 * sum(found), found  # in one go: each further look goes through all that is left
