@@ -105,6 +105,7 @@ class Service:
         self._signals = tuple(signals)
         self._clock = clock
         self._signals_heard = 0
+        self._stirred: Ticket[None] = Ticket(clock.blocking)  # resolves when other people's handlers have to run
         self._watchdog: ControlRef | None = None
         self._asked: Ticket[tuple[str, Budget]] = SharedTicket(clock.blocking)
         #: Resolves to what asks for the end, as soon as something does; a callback on it must not block.
@@ -152,10 +153,10 @@ class Service:
         shutdown = self._shutdown
         try:
             if self._signals:
-                scope.enter(SignalRelay(self._hear, self._signals, clock=self._clock))
+                scope.enter(SignalRelay(self._hear, self._signals, clock=self._clock, others=self._stir))
             scope.enter(shutdown.closing(self._mailboxes))  # before signals are somebody else's again
             self._start(scope)
-            if shutdown.wait_for(self._asked):
+            if self._wait_asked():
                 reason, budget = self._asked.wait(0)
                 self._stop_watching()
                 shutdown.conduct(reason, budget, self._pools)
@@ -173,6 +174,19 @@ class Service:
             raise
         shutdown.close(scope)
         return shutdown.report(self._asked)
+
+    def _wait_asked(self) -> bool:
+        """Wait until somebody asks for the end, or the tree has ended by itself; say whether somebody has asked."""
+        asked, ended = self._asked, self.ref.ended
+        while not asked.is_ready() and not ended.is_ready():
+            # Python runs handlers of signals between two steps of the main thread. One that comes just before it begins
+            # to wait would not be run until it is woken: so other people's signals wake it.
+            self._shutdown.wait_first(None, self._stirred, asked, ended)
+        return asked.is_ready()
+
+    def _stir(self) -> None:
+        stirred, self._stirred = self._stirred, Ticket(self._clock.blocking)
+        write(stirred)
 
     def _start(self, scope: DaemonScope) -> None:
         if self.probes is not None:

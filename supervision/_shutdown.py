@@ -75,10 +75,11 @@ class Shutdown:
 
     def wait_for(self, ticket: Ticket[Any], seconds: float | None = None) -> bool:
         """Wait for a ticket, but not longer than the tree lives, or than somebody wants to wait."""
-        self._wait_first(seconds, ticket, self._ref.ended, self._cut_short)
+        self.wait_first(seconds, ticket, self._ref.ended, self._cut_short)
         return ticket.is_ready()
 
-    def _wait_first(self, seconds: float | None, *tickets: Ticket[Any]) -> None:
+    def wait_first(self, seconds: float | None, *tickets: Ticket[Any]) -> None:
+        """Wait until one of several tickets has resolved."""
         first: Ticket[None] = Ticket(self._clock.blocking)
         for each in tickets:
             each.on_ready(lambda _: write(first))
@@ -128,7 +129,7 @@ class Shutdown:
         answer: Ticket[bool] = Ticket(self._clock.blocking)
         left = self._left(budget)
         idle = run_apart(lambda: write(answer, pool.close(left)), "loopwarden-close-pool", self._clock.blocking)
-        self._wait_first(left, idle, self._cut_short)  # the tree may have ended: what was accepted is completed
+        self.wait_first(left, idle, self._cut_short)  # the tree may have ended: what was accepted is completed
         is_done = answer.is_ready() and answer.wait(0)
         if not idle.is_ready():  # cut short: what it still waits for is given up now, or processes would outlive us
             again = run_apart(lambda: pool.close(0.0), "loopwarden-close-pool", self._clock.blocking)

@@ -45,6 +45,7 @@ class SignalRelay:
         signals: Which signals.
         clock: Whose seam the thread is started through.
         leave: Ends the process.
+        others: Called for each other signal, whose handler is somebody else's, on the relay's thread.
 
     Raises:
         ValueError: if ``signals`` has something that is no signal, or one that no process hears; it is named.
@@ -57,12 +58,14 @@ class SignalRelay:
         *,
         clock: Clock = SYSTEM_CLOCK,
         leave: Callable[[int], object] = os._exit,
+        others: Callable[[], object] = lambda: None,
     ) -> None:
         self._callback = callback
         #: Which it hears.
         self.signals = tuple(_checked(each) for each in signals)
         self._clock = clock
         self._leave = leave
+        self._others = others
         self._before: dict[int, Any] = {}
         self._fd_before = -1
         self._seen = 0  # by the handler
@@ -175,6 +178,7 @@ class SignalRelay:
             with suppress(OSError):  # it is full, or closed: somebody else's business
                 os.write(self._fd_before, bytes((number,)))
         if number not in self.signals:
+            self._others()
             return
         self._heard += 1
         if self._heard >= LAST:

@@ -445,6 +445,18 @@ def test_a_time_that_is_none_is_refused_by_name(clock: FakeClock, timeout: Any) 
         service.shut_down("", timeout)
 
 
+def test_a_thread_that_serves_wakes_for_the_signals_of_others_and_goes_on(clock: FakeClock, jobs: Box) -> None:
+    service, returned = serving(clock, spec(jobs, print, clock))
+    stirred = service._stirred
+    service._stir()
+    service._stir()
+
+    assert stirred.is_ready()
+    assert not returned.is_ready()
+    service.shut_down()
+    assert returned.wait(5).exit_code is ExitCode.OK
+
+
 def test_only_a_tree_can_be_served() -> None:
     with pytest.raises(TypeError, match="tree must be a Supervisor or its ref, got 'tree'"):
         Service("tree")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  a caller without types

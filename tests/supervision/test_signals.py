@@ -385,3 +385,18 @@ def test_the_third_signal_is_acted_on_by_whoever_sees_it_first(who: str) -> None
     act()
 
     assert (was_left, left.wait(0)) == (False, 128 + signal.SIGUSR1)
+
+
+def test_other_signals_are_told_too_so_that_whoever_blocks_the_main_thread_can_let_their_handlers_run() -> None:
+    told: Ticket[None] = Ticket()
+
+    def theirs(_number: int, _frame: FrameType | None) -> None:
+        pass
+
+    handler = signal.signal(signal.SIGUSR2, theirs)
+    try:
+        with SignalRelay(print, [signal.SIGUSR1], others=lambda: write(told)):
+            os.kill(os.getpid(), signal.SIGUSR2)
+            told.wait(timeout=5)
+    finally:
+        signal.signal(signal.SIGUSR2, handler)
