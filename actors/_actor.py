@@ -21,7 +21,7 @@ from loopwarden.actors._forgotten import forget, remember
 from loopwarden.actors._inbox import Inbox
 from loopwarden.actors._messages import TicketCarrier
 from loopwarden.actors._ref import ControlRef
-from loopwarden.clock import SYSTEM_CLOCK, Clock
+from loopwarden.clock import Clock, resolve_clock
 from loopwarden.errors import ActorDeadError, UnsupportedRequestError
 
 # Pykka's poison pill: an actor loop that replaces Pykka's must know it.
@@ -82,7 +82,8 @@ class ControlActor(pykka.ThreadingActor):
     #: Whether it has children, which take their own time to stop.
     has_children = False
 
-    def __init__(self, *, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, *, clock: Clock | None = None) -> None:
+        clock = resolve_clock(clock)
         super().__init__()
         self._clock = clock
         self._thread_name = f"{type(self).__name__}-{next(_thread_numbers)}"

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, final
 
-from loopwarden._blocking import SYSTEM, Blocking
 from loopwarden._log import report
 from loopwarden._ticket import Ticket
 from loopwarden.actors._inlet import Inlet
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from loopwarden._blocking import Blocking
 
 __all__ = ["Helper", "run_apart"]
 
@@ -25,7 +26,7 @@ class Helper:
     to stop.
     """
 
-    def __init__(self, name: str, blocking: Blocking = SYSTEM) -> None:
+    def __init__(self, name: str, blocking: Blocking) -> None:
         self._name = name
         self._blocking = blocking
         self._jobs: Inlet[Callable[[], object]] = Inlet(blocking)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, Generic, TypeVar, final
 
-from loopwarden._blocking import SYSTEM, Blocking
+from loopwarden._blocking import CURRENT, Blocking
 
 if TYPE_CHECKING:
     from loopwarden._blocking import WorkQueue
@@ -40,7 +40,9 @@ class Inlet(Generic[W]):
 
     __slots__ = ("_accepted", "_closed", "_lock")
 
-    def __init__(self, blocking: Blocking = SYSTEM) -> None:
+    def __init__(self, blocking: Blocking | None = None) -> None:
+        if blocking is None:
+            blocking = CURRENT.get()
         self._lock = blocking.lock()  # guards _closed together with the order of _accepted: END comes last
         self._accepted: WorkQueue[W | _End] = blocking.queue()
         self._closed = False

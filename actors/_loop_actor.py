@@ -41,7 +41,7 @@ from loopwarden.actors._state import Lifecycle, LifeEvent, LoopState
 from loopwarden.actors._stopper import Stopper
 from loopwarden.actors._vitals import Vitals
 from loopwarden.actors._worker import Worker
-from loopwarden.clock import SYSTEM_CLOCK, Clock
+from loopwarden.clock import Clock, resolve_clock
 from loopwarden.errors import UnsupportedRequestError
 
 if TYPE_CHECKING:
@@ -89,10 +89,11 @@ class LoopActor(ControlActor):
         loop: SupportsRun,
         name: str | None = None,
         *,
-        clock: Clock = SYSTEM_CLOCK,
+        clock: Clock | None = None,
         restarts: int = 0,
         run: Callable[[], object] | None = None,
     ) -> None:
+        clock = resolve_clock(clock)
         check_loop(loop)
         if name is not None and (not isinstance(name, str) or not name):  # pyright: ignore[reportUnnecessaryIsInstance]  a caller without types
             raise TypeError(f"name must be a non-empty string, got {name!r}")
@@ -133,7 +134,7 @@ class LoopActor(ControlActor):
 
     @classmethod
     @override
-    def start(cls, loop: SupportsRun, name: str | None = None, *, clock: Clock = SYSTEM_CLOCK) -> LoopRef:  # pyright: ignore[reportIncompatibleMethodOverride]  Pykka's takes anything
+    def start(cls, loop: SupportsRun, name: str | None = None, *, clock: Clock | None = None) -> LoopRef:  # pyright: ignore[reportIncompatibleMethodOverride]  Pykka's takes anything
         """Make a loop's actor and start both; when this returns the loop is `running`."""
         return cls(loop, name=name, clock=clock).launch()
 

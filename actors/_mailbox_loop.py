@@ -15,7 +15,7 @@ from loopwarden.actors._intake import Intake
 from loopwarden.actors._mailbox_worker import MailboxWorker
 from loopwarden.actors._shift import Shift
 from loopwarden.actors._work_budget import WorkBudget, check_budget
-from loopwarden.clock import SYSTEM_CLOCK, Clock
+from loopwarden.clock import Clock, resolve_clock
 from loopwarden.mailbox import InMemoryMailbox
 from loopwarden.mailbox._parameters import check_loop
 
@@ -78,8 +78,9 @@ class MailboxLoop(Generic[T]):
         longest_lease: float = 43_200,
         budget: WorkBudget | None = None,
         weight: int = 1,
-        clock: Clock = SYSTEM_CLOCK,
+        clock: Clock | None = None,
     ) -> None:
+        clock = resolve_clock(clock)
         if not callable(getattr(source, "receive", None)):
             raise TypeError(f"source must be a mailbox, as open_mailbox() makes one, got {source!r}")
         check_loop(

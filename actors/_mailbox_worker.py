@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import random
 import threading
 from collections import deque
 from contextlib import suppress
@@ -87,7 +86,7 @@ class MailboxWorker:
         self._batch = prefetch
         self._longest_lease = longest_lease
         self._clock = clock
-        self._dice = random.Random()  # noqa: S311  spreads retries, guards nothing
+        self._dice = clock.blocking.dice()
         self.token = Token()
         self.heartbeat = Heartbeat(clock)
         self.progress = Progress(clock, self.heartbeat)

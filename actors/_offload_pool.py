@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, final
 from loopwarden._ticket import Ticket, write
 from loopwarden.actors._forgotten import forget_pool, remember_pool
 from loopwarden.actors._offload_crew import OffloadCrew, ThreadCrew, name_of
-from loopwarden.clock import SYSTEM_CLOCK, Clock
+from loopwarden.clock import SYSTEM_CLOCK, Clock, resolve_clock
 from loopwarden.errors import ActorDeadError, TicketTimeoutError
 
 if TYPE_CHECKING:
@@ -48,8 +48,9 @@ class OffloadPool:
     """
 
     def __init__(
-        self, name: str = "offload", *, workers: int = 4, processes: bool = False, clock: Clock = SYSTEM_CLOCK
+        self, name: str = "offload", *, workers: int = 4, processes: bool = False, clock: Clock | None = None
     ) -> None:
+        clock = resolve_clock(clock)
         if type(workers) is not int or workers < 1:
             raise ValueError(f"workers of {name!r} must be a whole number from 1 on, got {workers!r}")
         self.name = name

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, final
 
 from pydantic import BaseModel, ConfigDict
 
-from loopwarden.clock import SYSTEM_CLOCK, Clock
+from loopwarden.clock import Clock, resolve_clock
 
 if TYPE_CHECKING:
     from loopwarden._heartbeat import Heartbeat
@@ -83,7 +83,8 @@ class Progress:
         "worker",
     )
 
-    def __init__(self, clock: Clock = SYSTEM_CLOCK, heartbeat: Heartbeat | None = None) -> None:
+    def __init__(self, clock: Clock | None = None, heartbeat: Heartbeat | None = None) -> None:
+        clock = resolve_clock(clock)
         self._clock = clock
         #: Tells this worker from every other of the process.
         self.worker = next(_workers)

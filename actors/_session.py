@@ -16,7 +16,7 @@ from loopwarden.actors._ledger import Ledger
 from loopwarden.actors._reducers import DispatchResult, Reducers
 from loopwarden.actors._session_ref import Adopt, Restore, SessionRef, StateRequest, ready_ref
 from loopwarden.actors._session_snapshot import SessionCodec
-from loopwarden.clock import SYSTEM_CLOCK, Clock
+from loopwarden.clock import Clock, resolve_clock
 from loopwarden.errors import ActorDeadError, JournalLockedError, TicketError, UnsupportedRequestError
 
 if TYPE_CHECKING:
@@ -78,8 +78,9 @@ class Session(ControlActor):
         journal: str | Path | None = None,
         synchronous: str = "NORMAL",
         snapshot_every: int = 1_000,
-        clock: Clock = SYSTEM_CLOCK,
+        clock: Clock | None = None,
     ) -> None:
+        clock = resolve_clock(clock)
         if type(name) is not str or not name or {"/", "\0"} & set(name):
             raise ValueError(f"the name of a session must be a string without '/' and not empty, got {name!r}")
         if name.encode(errors="replace").decode() != name:
@@ -133,7 +134,7 @@ class Session(ControlActor):
         journal: str | Path | None = None,
         synchronous: str = "NORMAL",
         snapshot_every: int = 1_000,
-        clock: Clock = SYSTEM_CLOCK,
+        clock: Clock | None = None,
     ) -> SessionRef:
         """Make a session, start it, and return when it is ready, with the state that its journal has.
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, final
 
 from pydantic import BaseModel, ConfigDict
 
-from loopwarden.clock import SYSTEM_CLOCK, Clock
+from loopwarden.clock import Clock, resolve_clock
 from loopwarden.mailbox import SupportsWaitVisible
 from loopwarden.mailbox._token import Token, wait_with
 
@@ -74,7 +74,8 @@ class WorkBudget:
         clock: The time.
     """
 
-    def __init__(self, limit: int, name: str = "budget", *, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, limit: int, name: str = "budget", *, clock: Clock | None = None) -> None:
+        clock = resolve_clock(clock)
         if type(limit) is not int or limit < 1:
             raise ValueError(f"limit of {name!r} must be a whole number from 1 on, got {limit!r}")
         self.limit = limit

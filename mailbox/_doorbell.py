@@ -54,7 +54,8 @@ class Doorbell:
 
         If that is impossible, it is said once in the log, and whoever waits looks again by itself.
         """
-        if self._tried or not hasattr(socket, "AF_UNIX"):
+        # In a simulation nobody outside takes part: whoever waits there looks again every simulated second.
+        if self._tried or self._blocking.is_virtual or not hasattr(socket, "AF_UNIX"):
             return
         self._tried = True
         bell: socket.socket | None = None
@@ -65,7 +66,7 @@ class Doorbell:
             bell = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
             bell.bind(str(address))
             self._socket, self._address = bell, address
-            hear = _hearing(bell, weakref.ref(self), self._on_ring)
+            hear = _hearing(bell, weakref.ref(self), self._on_ring, self._blocking)
             self._blocking.start_thread(hear, "loopwarden-doorbell")
         except (OSError, RuntimeError) as error:
             self.close()
@@ -109,14 +110,21 @@ def _send(address: Path, payload: bytes) -> None:
 
 
 def _hearing(
-    bell: socket.socket, owner: weakref.ref[Doorbell], on_ring: weakref.WeakMethod[Callable[[str], None]]
+    bell: socket.socket,
+    owner: weakref.ref[Doorbell],
+    on_ring: weakref.WeakMethod[Callable[[str], None]],
+    blocking: Blocking,
 ) -> Callable[[], None]:
     """Return what the bell's thread does; it keeps neither the bell nor its store alive."""
+
+    def hear_next() -> bytes:
+        with blocking.outside():
+            return bell.recv(4096)
 
     def hear() -> None:
         with bell, contextlib.suppress(OSError):
             # Woken by a ring, or by close, whose word to quit may be lost among many rings: then one of those ends it.
-            while payload := bell.recv(4096):
+            while payload := hear_next():
                 doorbell, ring = owner(), on_ring()
                 if doorbell is None or ring is None or not doorbell.hears_with(bell):
                     return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 
-from loopwarden.clock import SYSTEM_CLOCK, Clock
+from loopwarden.clock import Clock, resolve_clock
 from loopwarden.errors import (
     MailboxClosedError,
     MailboxFullError,
@@ -87,9 +87,10 @@ class InMemoryMailbox(Generic[T, R]):
         max_size: int | None = None,
         roundtrip: bool = False,
         resolver: Callable[[str], Mailbox[R, Any] | None] | None = None,
-        clock: Clock = SYSTEM_CLOCK,
+        clock: Clock | None = None,
         lock: Lock | None = None,
     ) -> None:
+        clock = resolve_clock(clock)
         self._name = check_name(name)
         check_limits(name, max_deliveries, max_size)
         self._clock = clock

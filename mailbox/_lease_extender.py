@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Self, final
 
 from loopwarden._log import report
-from loopwarden.clock import SYSTEM_CLOCK, Clock
+from loopwarden.clock import Clock, resolve_clock
 from loopwarden.errors import MailboxConnectionError, MailboxError
 from loopwarden.mailbox._parameters import MAX_VISIBILITY
 
@@ -51,8 +51,9 @@ class LeaseExtender:
         *,
         lease: float,
         longest: float = MAX_VISIBILITY,
-        clock: Clock = SYSTEM_CLOCK,
+        clock: Clock | None = None,
     ) -> None:
+        clock = resolve_clock(clock)
         self._message = message
         self._heartbeat = heartbeat
         self._lease = lease

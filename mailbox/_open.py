@@ -5,8 +5,10 @@ from __future__ import annotations
 from inspect import signature
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 from urllib.parse import unquote, urlsplit
+from weakref import WeakKeyDictionary
 
 from loopwarden._blocking import SYSTEM
+from loopwarden.clock import Clock, current_clock
 from loopwarden.errors import InvalidParameterError
 from loopwarden.mailbox._in_memory import InMemoryMailbox
 from loopwarden.mailbox._parameters import check_new_name
@@ -20,9 +22,9 @@ __all__ = ["open_mailbox"]
 T = TypeVar("T")
 R = TypeVar("R")
 
-_lock = SYSTEM.lock()  # guards _in_memory and _asked
-_in_memory: dict[str, InMemoryMailbox[Any, Any]] = {}
-_asked: dict[str, dict[str, Any]] = {}  # what each of them was opened with
+_lock = SYSTEM.lock()  # guards _in_memory
+#: What is open, and with which options it was opened, by name; each clock of a test has names of its own.
+_in_memory: WeakKeyDictionary[Clock, dict[str, tuple[InMemoryMailbox[Any, Any], dict[str, Any]]]] = WeakKeyDictionary()
 _DEFAULTS = {name: each.default for name, each in signature(InMemoryMailbox).parameters.items()}
 
 
@@ -73,13 +75,12 @@ def _open_in_memory(name: str, body: Any, options: dict[str, Any]) -> InMemoryMa
     check_new_name(name)
     asked = options if body is Any else {"body": body, **options}
     with _lock:
-        known = _in_memory.get(name)
-        if known is None or known.closed:
-            known = _in_memory[name] = InMemoryMailbox(name, resolver=_find, **asked)
-            _asked[name] = asked
-            return known
+        names = _in_memory.setdefault(current_clock(), {})
+        if name not in names or names[name][0].closed:
+            names[name] = (InMemoryMailbox(name, resolver=_find, **asked), asked)
+        known, opened_with = names[name]
         for option, value in asked.items():
-            has = _asked[name].get(option, _DEFAULTS.get(option))
+            has = opened_with.get(option, _DEFAULTS.get(option))
             if value != has:
                 raise InvalidParameterError(
                     name, option, value, f"{has!r}, with which it is open already (close it, or take another name)"
@@ -89,4 +90,5 @@ def _open_in_memory(name: str, body: Any, options: dict[str, Any]) -> InMemoryMa
 
 def _find(name: str) -> InMemoryMailbox[Any, Any] | None:
     with _lock:
-        return _in_memory.get(name)
+        known = _in_memory.get(current_clock(), {}).get(name)
+        return None if known is None else known[0]

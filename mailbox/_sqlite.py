@@ -7,7 +7,7 @@ import json
 import secrets
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 
-from loopwarden.clock import SYSTEM_CLOCK, Clock
+from loopwarden.clock import Clock, resolve_clock
 from loopwarden.errors import MailboxClosedError, MailboxFullError
 from loopwarden.mailbox._capabilities import Capabilities
 from loopwarden.mailbox._codec import Codec
@@ -99,8 +99,9 @@ class SqliteMailbox(Generic[T, R]):
         max_deliveries: int | None = 5,
         max_size: int | None = None,
         synchronous: str = "NORMAL",
-        clock: Clock = SYSTEM_CLOCK,
+        clock: Clock | None = None,
     ) -> None:
+        clock = resolve_clock(clock)
         self._name = check_new_name(name)
         check_limits(name, max_deliveries, max_size)
         self._codec: Codec[T] = Codec(name, body)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, final
 
-from loopwarden.clock import SYSTEM_CLOCK, Clock
+from loopwarden.clock import Clock, resolve_clock
 
 if TYPE_CHECKING:
     from loopwarden._blocking import Gate
@@ -57,8 +57,9 @@ class Token:
         self._nudged = True
         self._open()
 
-    def wait(self, timeout: float | None = None, clock: Clock = SYSTEM_CLOCK) -> bool:
+    def wait(self, timeout: float | None = None, clock: Clock | None = None) -> bool:
         """Block until the stop, or until ``timeout`` seconds of the clock have passed; say which."""
+        clock = resolve_clock(clock)
         deadline = None if timeout is None else clock.monotonic() + timeout
         in_time = True
         while in_time and not self._stopped:  # a nudge opens the gate too, and is meant for a receive

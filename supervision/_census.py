@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast, final
 
 from loopwarden.actors import ControlRef, HealthCheckRequest, HealthStatus
-from loopwarden.clock import SYSTEM_CLOCK, Clock
+from loopwarden.clock import Clock, resolve_clock
 from loopwarden.supervision._requests import ChildInfo, WhichChildrenRequest
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class _Round:
             node.told = tuple(self.visit(child.ref) for child in cast("tuple[ChildInfo, ...]", answer))
 
 
-def take_census(refs: Iterable[ControlRef], timeout: float = PATIENCE, clock: Clock = SYSTEM_CLOCK) -> Census:
+def take_census(refs: Iterable[ControlRef], timeout: float = PATIENCE, clock: Clock | None = None) -> Census:
     """Ask loops, and everybody below supervisors, how they are; return what they have told in time.
 
     A child that is starting, backing off or down is answered for by its supervisor. One that does not answer takes no
@@ -109,6 +109,7 @@ def take_census(refs: Iterable[ControlRef], timeout: float = PATIENCE, clock: Cl
         timeout: Seconds for everything.
         clock: Whose seconds they are.
     """
+    clock = resolve_clock(clock)
     if isinstance(refs, ControlRef):
         raise TypeError("take_census() takes a list of refs, got a single one")
     deadline = clock.monotonic() + timeout

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import random
 from typing import TYPE_CHECKING, assert_never, final
 
 from loopwarden._log import describe, report
@@ -83,7 +82,7 @@ class Household:
         self._closing: Closing | None = None
         self._stops = Stops(clock, put)
         self._crew = Crew(f"{spec.name}-crew", clock.blocking)
-        self._dice = random.Random()  # noqa: S311  spreads restarts, guards nothing
+        self._dice = clock.blocking.dice()
         self._tenures: dict[int, Tenure] = {}
         self._timers: dict[str, Timer] = {}
         self._wanted: dict[str, float] = {}  # seconds that whoever asked for the end allows

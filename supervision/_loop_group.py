@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, final
 from loopwarden._ticket import write
 from loopwarden.actors import LoopActor, ShutdownConfirmRequest
 from loopwarden.actors._runnable import check_loop
-from loopwarden.clock import SYSTEM_CLOCK, Clock
+from loopwarden.clock import Clock, resolve_clock
 from loopwarden.errors import LoopAbandonedError
 from loopwarden.supervision._exit_code import ExitCode
 from loopwarden.supervision._service import Service
@@ -67,8 +67,9 @@ class LoopGroup:
         watchdog_threshold: float | None = 720.0,
         *,
         health_host: str = "127.0.0.1",
-        clock: Clock = SYSTEM_CLOCK,
+        clock: Clock | None = None,
     ) -> None:
+        clock = resolve_clock(clock)
         self.loops = tuple(loops)
         if not self.loops or len({id(loop) for loop in self.loops}) < len(self.loops):
             raise ValueError(f"loops must be one loop or more, each of them once, got {self.loops!r}")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast, final
 import pykka
 from typing_extensions import override
 
+from loopwarden._blocking import SYSTEM
 from loopwarden._log import describe, report
 from loopwarden._ticket import Ticket, write
 from loopwarden.actors._actor import ActorExit
@@ -166,6 +167,9 @@ class PlainActor:
 
     def _wrap_inbox(self) -> None:
         inbox = cast("Any", self.actor.actor_inbox)
+        is_pykkas_own = type(self.actor)._create_actor_inbox is pykka.ThreadingActor._create_actor_inbox  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  as above
+        if is_pykkas_own and self._blocking is not SYSTEM:
+            self._move_to_seam(inbox)
         put, get = inbox.put, inbox.get
         self._put = put
 
@@ -182,6 +186,19 @@ class PlainActor:
                 self._flush()
 
         inbox.put, inbox.get = put_and_look, get_and_note
+
+    def _move_to_seam(self, inbox: Any) -> None:
+        """Let the actor wait for messages where tests see it; its refs know this very queue, so it stays."""
+        waiting: WorkQueue[Any] = self._blocking.queue()
+        with suppress(queue.Empty):
+            while True:
+                waiting.put(inbox.get_nowait())
+        inbox.put, inbox.get, inbox.get_nowait, inbox.empty = (
+            waiting.put,
+            waiting.get,
+            waiting.get_nowait,
+            waiting.empty,
+        )
 
     def _run(self) -> None:
         self.thread_id = threading.get_ident()

@@ -20,6 +20,8 @@ class ProbeConnection:
 
     def __init__(self, request: socket.socket, blocking: Blocking) -> None:
         self.request = request
+        #: Waits for the client in there.
+        self.outside = blocking.outside
         #: True while its thread has the whole request and sends the answer: then it ends soon by itself.
         self.is_answering = False
         #: Resolves as the last act of its thread.

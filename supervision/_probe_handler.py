@@ -46,7 +46,7 @@ class ProbeHandler(BaseHTTPRequestHandler):
 
     @override
     def handle(self) -> None:
-        with self.rfile:
+        with self.rfile, self._link.outside():
             head = self._read_head()
         self._link.is_answering = True
         if head is None:
@@ -97,8 +97,9 @@ class ProbeHandler(BaseHTTPRequestHandler):
         self._send(status, json.dumps({"error": status.phrase}))
         self._link.is_answering = False
         self.request.shutdown(socket.SHUT_WR)
-        while self.request.recv(LONGEST):  # woken by the client, by the deadline, or by the end of the server
-            pass
+        with self._link.outside():
+            while self.request.recv(LONGEST):  # woken by the client, by the deadline, or by the end of the server
+                pass
 
     def _send(self, status: HTTPStatus, body: str) -> None:
         self._has_sent = True

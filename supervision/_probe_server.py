@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Self, cast, final
 
 from loopwarden._log import report
-from loopwarden.clock import SYSTEM_CLOCK, Clock
+from loopwarden.clock import Clock, resolve_clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -91,8 +91,9 @@ class ProbeServer:
         host: str = "127.0.0.1",
         timeout: float = DEADLINE,
         max_connections: int = MOST,
-        clock: Clock = SYSTEM_CLOCK,
+        clock: Clock | None = None,
     ) -> None:
+        clock = resolve_clock(clock)
         _check(port, host, timeout, max_connections)
         from loopwarden.supervision._probe_listener import ProbeListener  # noqa: PLC0415  it takes 10 ms
 
@@ -140,7 +141,9 @@ class ProbeServer:
             self._listener.finish()
 
     def _attend(self, selector: selectors.BaseSelector) -> None:
-        ready = {key.fileobj for key, _ in selector.select()}  # woken by a client, the token, `close` or the timer
+        with self._clock.blocking.outside():
+            events = selector.select()  # woken by a client, the token, `close` or the timer
+        ready = {key.fileobj for key, _ in events}
         if self._bell.near in ready:
             self._bell.hush()
             if self._is_resting and self._listener not in selector.get_map():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, final
 
-from loopwarden.clock import SYSTEM_CLOCK, Clock
+from loopwarden.clock import Clock, resolve_clock
 from loopwarden.supervision._census import PATIENCE, take_census
 from loopwarden.supervision._ladder import StallPolicy
 from loopwarden.supervision._probes import Probe, ProbeAnswer, judge_health
@@ -48,8 +48,9 @@ class Prober:
         stall_threshold: float | None = 720.0,
         policies: Mapping[str, StallPolicy] | None = None,
         timeout: float = PATIENCE,
-        clock: Clock = SYSTEM_CLOCK,
+        clock: Clock | None = None,
     ) -> None:
+        clock = resolve_clock(clock)
         self._refs = tuple(refs)
         self._is_closing = is_closing
         self._policy = StallPolicy(threshold=NEVER if stall_threshold is None else float(stall_threshold))

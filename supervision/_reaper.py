@@ -13,7 +13,7 @@ from loopwarden._backoff import Backoff
 from loopwarden._log import report
 from loopwarden.actors import ControlActor
 from loopwarden.actors._helper import Helper
-from loopwarden.clock import SYSTEM_CLOCK, Clock, Timer
+from loopwarden.clock import Clock, Timer, resolve_clock
 from loopwarden.errors import MailboxClosedError, UnsupportedRequestError
 
 if TYPE_CHECKING:
@@ -85,7 +85,8 @@ class ReaperActor(ControlActor):
         clock: The time.
     """
 
-    def __init__(self, mailboxes: Iterable[SupportsReap], *, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, mailboxes: Iterable[SupportsReap], *, clock: Clock | None = None) -> None:
+        clock = resolve_clock(clock)
         if hasattr(mailboxes, "reap"):
             raise TypeError("mailboxes must be a list of mailboxes, got a single one")
         boxes = tuple(mailboxes)

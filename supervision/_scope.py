@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Self, TypeVar, final
 
 from loopwarden.actors import AbandonRequest, ControlActor, LoopActor, ShutdownRequest
 from loopwarden.actors._patience import checked_timeout
-from loopwarden.clock import SYSTEM_CLOCK, Clock
+from loopwarden.clock import Clock, resolve_clock
 from loopwarden.errors import StartFailed, StillRunningError
 from loopwarden.mailbox import Token
 
@@ -59,7 +59,8 @@ class DaemonScope:
         clock: The time.
     """
 
-    def __init__(self, timeout: float = PATIENCE, *, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, timeout: float = PATIENCE, *, clock: Clock | None = None) -> None:
+        clock = resolve_clock(clock)
         self._timeout = checked_timeout(timeout)
         self._clock = clock
         self._owned: list[tuple[str, ControlActor]] = []
@@ -167,7 +168,7 @@ def _ask_to_stop(actor: ControlActor, timeout: float) -> None:
 
 
 @contextmanager
-def daemon_scope(timeout: float = PATIENCE, *, clock: Clock = SYSTEM_CLOCK) -> Generator[DaemonScope, None, None]:
+def daemon_scope(timeout: float = PATIENCE, *, clock: Clock | None = None) -> Generator[DaemonScope, None, None]:
     """Open a `DaemonScope` for a ``with`` block, at the end of which its daemons have stopped."""
     with DaemonScope(timeout, clock=clock) as scope:
         yield scope

@@ -11,7 +11,7 @@ import pykka
 
 from loopwarden._ticket import SharedTicket, Ticket, write
 from loopwarden.actors._patience import checked_timeout
-from loopwarden.clock import SYSTEM_CLOCK, Clock
+from loopwarden.clock import Clock, resolve_clock
 from loopwarden.supervision._budget import Budget
 from loopwarden.supervision._census import take_census
 from loopwarden.supervision._closing import MOMENT, Conducted
@@ -82,9 +82,10 @@ class Service:
         signals: Sequence[int] = (signal.SIGTERM, signal.SIGINT),
         health_port: int | None = None,
         health_host: str = "127.0.0.1",
-        clock: Clock = SYSTEM_CLOCK,
+        clock: Clock | None = None,
         **timeouts: Unpack[TimeoutOptions],
     ) -> None:
+        clock = resolve_clock(clock)
         if not isinstance(tree, Supervisor | SupervisorRef):  # pyright: ignore[reportUnnecessaryIsInstance]  a caller without types
             raise TypeError(f"tree must be a Supervisor or its ref, got {tree!r}")
         if isinstance(tree, Supervisor) and tree.ended.is_ready():
@@ -266,7 +267,7 @@ def serve(
     signals: Sequence[int] = (signal.SIGTERM, signal.SIGINT),
     health_port: int | None = None,
     health_host: str = "127.0.0.1",
-    clock: Clock = SYSTEM_CLOCK,
+    clock: Clock | None = None,
     **timeouts: Unpack[TimeoutOptions],
 ) -> ShutdownReport:
     """Run a tree until a signal, or its own end; then end it within one budget. See `Service` for the arguments.

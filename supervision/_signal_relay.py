@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, final
 
 from loopwarden._forks import at_fork
 from loopwarden._log import report
-from loopwarden.clock import SYSTEM_CLOCK, Clock
+from loopwarden.clock import Clock, resolve_clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -56,10 +56,11 @@ class SignalRelay:
         callback: Callable[[int], object],
         signals: Iterable[int] = (signal.SIGTERM, signal.SIGINT),
         *,
-        clock: Clock = SYSTEM_CLOCK,
+        clock: Clock | None = None,
         leave: Callable[[int], object] = os._exit,
         others: Callable[[], object] = lambda: None,
     ) -> None:
+        clock = resolve_clock(clock)
         self._callback = callback
         #: Which it hears.
         self.signals = tuple(_checked(each) for each in signals)
@@ -167,7 +168,11 @@ class SignalRelay:
     def _relay(self) -> None:
         near = self._near
         assert near is not None, "the thread is started when there is something to read"
-        while numbers := near.recv(64):  # woken by a signal, or by close
+        while True:
+            with self._clock.blocking.outside():
+                numbers = near.recv(64)  # woken by a signal, or by close
+            if not numbers:
+                return
             for number in numbers:
                 if number == _CLOSE[0]:
                     return

@@ -27,7 +27,7 @@ from loopwarden.actors import (
 )
 from loopwarden.actors._messages import StopSoon
 from loopwarden.actors._patience import in_time
-from loopwarden.clock import SYSTEM_CLOCK, Clock
+from loopwarden.clock import Clock, resolve_clock
 from loopwarden.errors import SupervisionError
 from loopwarden.supervision._child_ref import ForChild
 from loopwarden.supervision._closing import CloseDown, Conducted
@@ -76,7 +76,8 @@ class Supervisor(ControlActor):
     answers_shutdown = True
     has_children = True
 
-    def __init__(self, name: str, *, clock: Clock = SYSTEM_CLOCK, **options: Unpack[SupervisorOptions]) -> None:
+    def __init__(self, name: str, *, clock: Clock | None = None, **options: Unpack[SupervisorOptions]) -> None:
+        clock = resolve_clock(clock)
         self.spec = SupervisorSpec(name=name, **cast("Any", options))
         self.name = name
         super().__init__(clock=clock)
@@ -97,7 +98,7 @@ class Supervisor(ControlActor):
 
     @classmethod
     @override
-    def start(cls, name: str, *, clock: Clock = SYSTEM_CLOCK, **options: Unpack[SupervisorOptions]) -> SupervisorRef:  # pyright: ignore[reportIncompatibleMethodOverride]  Pykka's takes anything
+    def start(cls, name: str, *, clock: Clock | None = None, **options: Unpack[SupervisorOptions]) -> SupervisorRef:  # pyright: ignore[reportIncompatibleMethodOverride]  Pykka's takes anything
         """Make a supervisor and start it; return when its first children are up.
 
         Raises:
@@ -118,7 +119,7 @@ class Supervisor(ControlActor):
     @classmethod
     @contextmanager
     def open(
-        cls, name: str, *, clock: Clock = SYSTEM_CLOCK, **options: Unpack[SupervisorOptions]
+        cls, name: str, *, clock: Clock | None = None, **options: Unpack[SupervisorOptions]
     ) -> Generator[SupervisorRef, None, None]:
         """Start a supervisor for a ``with`` block, at the end of which everything that it has started is gone.
 

@@ -21,7 +21,7 @@ from loopwarden.actors import (
 )
 from loopwarden.actors._helper import run_apart
 from loopwarden.actors._stack import stack_of
-from loopwarden.clock import SYSTEM_CLOCK, Clock, Timer
+from loopwarden.clock import Clock, Timer, resolve_clock
 from loopwarden.errors import UnsupportedRequestError
 from loopwarden.supervision._departure import depart
 from loopwarden.supervision._exit_code import ExitCode
@@ -97,8 +97,9 @@ class WatchdogActor(ControlActor):
         max_zombies: int = 5,
         patience: float = 5.0,
         leave: Callable[[int], object] = os._exit,
-        clock: Clock = SYSTEM_CLOCK,
+        clock: Clock | None = None,
     ) -> None:
+        clock = resolve_clock(clock)
         if isinstance(watch, ControlRef):
             raise TypeError("watch must be a list of refs, got a single one")
         self._watch = tuple(watch)

@@ -32,8 +32,9 @@ def nothing_is_left_behind() -> Iterator[None]:
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
+def clock() -> Iterator[FakeClock]:
+    with FakeClock() as clock:
+        yield clock
 
 
 @pytest.fixture

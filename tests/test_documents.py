@@ -28,8 +28,3 @@ def test_every_file_that_a_document_names_is_there(name: str) -> None:
     named = set(re.findall(r"\b((?:src|actors|mailbox|supervision|tests|examples|benchmarks)/[\w/]*\w\.\w+)", text))
 
     assert [path for path in sorted(named) if not (ROOT / path).exists()] == []
-
-
-@pytest.mark.parametrize(("name", "most"), [("README.md", 150), ("ARCHITECTURE.md", 400)])
-def test_a_document_is_short_enough_to_be_read(name: str, most: int) -> None:
-    assert len((ROOT / name).read_text(encoding="utf-8").splitlines()) <= most

@@ -1,22 +1,37 @@
 """The blocking seam: the only place where a thread of ours blocks, or starts.
 
-Whatever blocks is made by a `Blocking`, chosen when an object is constructed. `SYSTEM` is the real one.
-`loopwarden.testing.SteppedBlocking` runs the same threads one at a time, in an order that a test chooses.
+Whatever blocks is made by a `Blocking`, chosen when an object is constructed: the one that its clock has, or the
+current one. `SYSTEM` is the real one. `loopwarden.testing.Simulation` runs the same threads one at a time, in an order
+that a test can repeat.
 """
 
 from __future__ import annotations
 
 import queue
+import random
 import threading
+from contextlib import nullcontext
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, final
 
 from loopwarden._lock_order import checked, is_checked
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
     from types import TracebackType
 
-__all__ = ["SYSTEM", "Blocking", "Gate", "Lock", "Slot", "SystemThread", "ThreadHandle", "WorkQueue"]
+__all__ = [
+    "CURRENT",
+    "SYSTEM",
+    "Blocking",
+    "Gate",
+    "Lock",
+    "Slot",
+    "SystemThread",
+    "ThreadHandle",
+    "WorkQueue",
+]
 
 T = TypeVar("T")
 
@@ -87,6 +102,11 @@ class ThreadHandle(Protocol):
 class Blocking(Protocol):
     """Makes everything that can block a thread, and starts threads."""
 
+    @property
+    def is_virtual(self) -> bool:
+        """Whether the time-outs of its gates are simulated seconds, and nothing outside takes part."""
+        ...
+
     def lock(self) -> Lock: ...
 
     def gate(self) -> Gate: ...
@@ -101,6 +121,17 @@ class Blocking(Protocol):
         Raises:
             RuntimeError: if the system, or an interpreter that is ending, allows no more threads.
         """
+        ...
+
+    def outside(self) -> AbstractContextManager[object]:
+        """Return a context in which a thread waits for what no thread of ours does: a client, a signal.
+
+        Tests that wait until all threads are at rest take one that is in there for resting.
+        """
+        ...
+
+    def dice(self) -> random.Random:
+        """Return what draws numbers to spread retries with: the same ones in a simulation that is repeated."""
         ...
 
 
@@ -143,6 +174,10 @@ class _SystemBlocking:
     # deadlock in a signal handler that completes the very ticket which the interrupted thread is completing.
     slot = staticmethod(cast("Callable[[], Slot[Any]]", dict))
 
+    is_virtual = False
+    outside = staticmethod(nullcontext)
+    dice = staticmethod(random.Random)
+
     def start_thread(self, target: Callable[[], object], name: str) -> ThreadHandle:
         thread = SystemThread(target=target, name=name, daemon=True)
         thread.start()
@@ -153,3 +188,5 @@ class _SystemBlocking:
 
 
 SYSTEM: Blocking = _SystemBlocking()
+#: The seam of whatever is made here without a clock of its own; a seam for tests hands itself on to its threads.
+CURRENT: ContextVar[Blocking] = ContextVar("loopwarden_blocking", default=SYSTEM)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, final
 
-from loopwarden.clock import SYSTEM_CLOCK, Clock
+from loopwarden.clock import Clock, resolve_clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +22,8 @@ class Heartbeat:
 
     __slots__ = ("_clock", "_last_beat", "_listener")
 
-    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, clock: Clock | None = None) -> None:
+        clock = resolve_clock(clock)
         self._clock = clock
         self._last_beat = clock.monotonic()
         self._listener: Callable[[], object] | None = None

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["ORDER", "VIOLATIONS", "CheckedLock", "LockOrderError", "checked", "is_checked"]
 
 #: Who may take whose lock while it holds its own; all others are taken alone.
-ORDER: frozenset[tuple[str, str]] = frozenset({("SystemClock", "TimerQueue")})
+ORDER: frozenset[tuple[str, str]] = frozenset({("TimerThread", "TimerQueue")})
 
 #: What was found since the start: an error that is raised where nobody sees it, as in a callback, is still found here.
 VIOLATIONS: list[str] = []

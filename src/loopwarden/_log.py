@@ -7,12 +7,14 @@ what Loopwarden is there to prevent.
 from __future__ import annotations
 
 import logging
+import threading
 from contextlib import suppress
 from typing import cast
 
-__all__ = ["describe", "report"]
+__all__ = ["describe", "mute", "report"]
 
 logger = logging.getLogger("loopwarden")
+_here = threading.local()  # .is_muted: whether this thread has nothing more to say
 
 #: Characters of a text about an exception that are kept: enough to see what it is, and a thousand of them are not much.
 LONGEST = 4_000
@@ -21,8 +23,15 @@ _TEXT = "_loopwarden_text"
 
 def report(level: int, text: str, *args: object, error: BaseException | None = None) -> None:
     """Log, and never raise: filters, handlers and the ``repr`` of an exception are other people's code."""
+    if hasattr(_here, "is_muted"):
+        return
     with suppress(BaseException):  # whoever reports here has tickets to resolve
         logger.log(level, text, *args, exc_info=error)
+
+
+def mute() -> None:
+    """Report nothing from this thread on: a test has left it behind, and it raises in the strangest places."""
+    _here.is_muted = True
 
 
 def describe(thing: object) -> str:

@@ -11,16 +11,18 @@ import itertools
 import logging
 import math
 import time
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Protocol, final
 
-from loopwarden._blocking import SYSTEM, Blocking, Gate
+from loopwarden._blocking import CURRENT, SYSTEM, Blocking, Gate
 from loopwarden._forks import at_fork
 from loopwarden._log import report
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
 
-__all__ = ["SYSTEM_CLOCK", "Clock", "SystemClock", "Timer", "TimerQueue"]
+__all__ = ["SYSTEM_CLOCK", "Clock", "SystemClock", "Timer", "TimerQueue", "current_clock", "use_clock"]
 
 
 class Clock(Protocol):
@@ -145,30 +147,20 @@ class TimerQueue:
 
 
 @final
-class SystemClock:
-    """The machine's clock.
+class TimerThread:
+    """The thread that makes the calls of timers: started by the first, and gone with the last.
 
-    Callbacks of all timers run on one thread, which the first timer starts and which ends with the last.
+    Args:
+        blocking: Starts it, and lets it wait.
+        monotonic: The time.
     """
 
-    def __init__(self, blocking: Blocking = SYSTEM) -> None:
+    def __init__(self, blocking: Blocking, monotonic: Callable[[], float]) -> None:
         self._blocking = blocking
+        self._monotonic = monotonic
         self._timers = TimerQueue(blocking, on_empty=self._look_again)
         self._lock = blocking.lock()  # guards _wake
         self._wake: Gate | None = None  # what the timer thread sleeps on; None while there is no such thread
-
-    @property
-    def blocking(self) -> Blocking:
-        """The seam this clock was made with."""
-        return self._blocking
-
-    # The system's own functions, without a call of ours in between: they are on the path of every message.
-    monotonic = staticmethod(time.monotonic)
-    wall = staticmethod(time.time)
-
-    def wait(self, gate: Gate, timeout: float | None) -> bool:
-        """Block on the gate itself; no timer is needed."""
-        return gate.wait(timeout)
 
     def call_later(self, delay: float, callback: Callable[[], object]) -> Timer:
         """Call back on the timer thread.
@@ -177,7 +169,7 @@ class SystemClock:
             RuntimeError: if the timer thread cannot be started; then the timer is cancelled.
             ValueError: if ``delay`` is not a number.
         """
-        timer = self._timers.add(self.monotonic() + delay, callback)
+        timer = self._timers.add(self._monotonic() + delay, callback)
         try:
             self._ensure_thread()
         except RuntimeError:
@@ -205,7 +197,7 @@ class SystemClock:
 
     def _run(self) -> None:
         while True:
-            while (due := self._timers.pop_due(self.monotonic())) is not None:
+            while (due := self._timers.pop_due(self._monotonic())) is not None:
                 call(due[1])
             with self._lock:
                 # A fresh gate first, the look at the queue second: a timer added in between opens the fresh one.
@@ -214,13 +206,48 @@ class SystemClock:
                 if deadline is None:
                     self._wake = None
                     return
-            wake.wait(deadline - self.monotonic())
+            wake.wait(deadline - self._monotonic())
+
+    def __len__(self) -> int:
+        return len(self._timers)
+
+
+@final
+class SystemClock:
+    """The machine's clock.
+
+    Callbacks of all timers run on one thread, which the first timer starts and which ends with the last.
+    """
+
+    def __init__(self, blocking: Blocking = SYSTEM) -> None:
+        self._blocking = blocking
+        self._timers = TimerThread(blocking, time.monotonic)
+
+    @property
+    def blocking(self) -> Blocking:
+        """The seam this clock was made with."""
+        return self._blocking
+
+    # The system's own functions, without a call of ours in between: they are on the path of every message.
+    monotonic = staticmethod(time.monotonic)
+    wall = staticmethod(time.time)
+
+    def wait(self, gate: Gate, timeout: float | None) -> bool:
+        """Block on the gate itself; no timer is needed."""
+        return gate.wait(timeout)
+
+    def call_later(self, delay: float, callback: Callable[[], object]) -> Timer:
+        """Call back on the timer thread.
+
+        Raises:
+            RuntimeError: if the timer thread cannot be started; then the timer is cancelled.
+            ValueError: if ``delay`` is not a number.
+        """
+        return self._timers.call_later(delay, callback)
 
     def forget_threads(self) -> None:
         """Begin anew in a child process, which has the parent's timers and locks but none of its threads."""
-        self._timers = TimerQueue(self._blocking, on_empty=self._look_again)
-        self._lock = self._blocking.lock()
-        self._wake = None
+        self._timers = TimerThread(self._blocking, time.monotonic)
 
     def __repr__(self) -> str:
         return f"<SystemClock, {len(self._timers)} timers>"
@@ -235,4 +262,34 @@ def call(callback: Callable[[], object]) -> None:
 
 
 SYSTEM_CLOCK = SystemClock()
+#: The clock of whatever is made here without one of its own; a clock for tests hands itself on to its threads.
+CURRENT_CLOCK: ContextVar[Clock] = ContextVar("loopwarden_clock", default=SYSTEM_CLOCK)
+
+
+def current_clock() -> Clock:
+    """Return the clock of whatever is made here without one of its own: the machine's, except in tests."""
+    return CURRENT_CLOCK.get()
+
+
+def resolve_clock(clock: Clock | None) -> Clock:
+    """Return ``clock``, or the current one for None."""
+    return CURRENT_CLOCK.get() if clock is None else clock
+
+
+def patience_clock() -> Clock:
+    """Return whose seconds a caller's own patience is: the machine's, or those of the simulation it is in."""
+    return CURRENT_CLOCK.get() if CURRENT.get().is_virtual else SYSTEM_CLOCK
+
+
+@contextmanager
+def use_clock(clock: Clock) -> Generator[None, None, None]:
+    """Make ``clock``, and the seam that it has, the current ones for a ``with`` block."""
+    kept, kept_seam = CURRENT_CLOCK.set(clock), CURRENT.set(clock.blocking)
+    try:
+        yield
+    finally:
+        CURRENT.reset(kept_seam)
+        CURRENT_CLOCK.reset(kept)
+
+
 at_fork(in_child=SYSTEM_CLOCK.forget_threads)

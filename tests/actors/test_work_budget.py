@@ -82,6 +82,7 @@ class Counted:
             SYSTEM.slot,
             SYSTEM.start_thread,
         )
+        self.is_virtual, self.outside, self.dice = False, SYSTEM.outside, SYSTEM.dice
 
     def gate(self) -> Gate:
         number = next(self._gates)

@@ -60,6 +60,9 @@ class HookedBlocking:
     def __init__(self, *, on_acquired: Callable[[str], object], inner: Blocking = SYSTEM) -> None:
         self._inner = inner
         self._on_acquired = on_acquired
+        self.is_virtual = inner.is_virtual
+        self.outside = inner.outside
+        self.dice = inner.dice
 
     def lock(self) -> Lock:
         """Make a lock that calls back."""

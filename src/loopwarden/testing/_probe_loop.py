@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self, final
 from loopwarden._heartbeat import Heartbeat
 from loopwarden._ticket import Ticket, write
 from loopwarden.actors import Inlet, Progress
-from loopwarden.clock import SYSTEM_CLOCK, Clock
+from loopwarden.clock import Clock, resolve_clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +30,8 @@ class ProbeLoop:
         clock: The time it lives by.
     """
 
-    def __init__(self, handler: Callable[[object], object] = lambda body: body, *, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, handler: Callable[[object], object] = lambda body: body, *, clock: Clock | None = None) -> None:
+        clock = resolve_clock(clock)
         self._handler = handler
         self._clock = clock
         self._inlet: Inlet[Callable[[], object]] = Inlet(clock.blocking)

@@ -6,27 +6,23 @@ import queue
 import random
 import threading
 from collections import deque
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 
 from loopwarden._blocking import SYSTEM, SystemThread
+from loopwarden._log import mute
+from loopwarden.testing._scheduler import AbandonedError, DeadlockError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from contextlib import AbstractContextManager
     from types import TracebackType
 
     from loopwarden._blocking import Gate, Lock, Slot, ThreadHandle, WorkQueue
 
-__all__ = ["DeadlockError", "SteppedBlocking"]
+__all__ = ["SteppedBlocking"]
 
 T = TypeVar("T")
-
-
-class DeadlockError(AssertionError):
-    """No thread can go on; the text says what each of them waits for."""
-
-
-class _AbandonedError(BaseException):
-    """Raised in a thread that could not go on, so that it ends with the test."""
 
 
 @final
@@ -96,7 +92,7 @@ class SteppedBlocking:
             try:
                 if not self._abandoned:
                     target()
-            except _AbandonedError:
+            except AbandonedError:
                 pass
             except BaseException as error:  # noqa: BLE001  raised again by `run`, in the test
                 step.error = error
@@ -107,6 +103,16 @@ class SteppedBlocking:
         thread = SystemThread(target=stepped, name=name, daemon=True)
         thread.start()
         return thread
+
+    is_virtual = True
+
+    def outside(self) -> AbstractContextManager[object]:
+        """Return a context that does nothing: a thread in there is waited for."""
+        return nullcontext()
+
+    def dice(self) -> random.Random:
+        """Return the same numbers each time."""
+        return random.Random(0)  # noqa: S311  as in `run`
 
     def run(self, schedule: Iterable[str] = (), *, seed: int | None = None) -> None:
         """Let the threads go on, one step at a time, until all have ended.
@@ -143,7 +149,8 @@ class SteppedBlocking:
         self._back.open()
         step.go.wait()
         if self._abandoned:
-            raise _AbandonedError
+            mute()
+            raise AbandonedError
 
     def _named(self, name: str) -> _Step:
         for step in self._steps:

@@ -1,0 +1,176 @@
+"""`interleavings`: one test, many orders; and a failure that can be repeated, made short, and told."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, final
+
+from loopwarden.clock import SYSTEM_CLOCK
+from loopwarden.testing._simulation import Simulation
+from loopwarden.testing._tape import next_schedule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+__all__ = ["Exploration", "explore", "interleavings"]
+
+F = TypeVar("F", bound="Callable[..., None]")
+
+#: Runs, and real seconds, that are spent on making a failure short.
+SHRINK_RUNS = 400
+SHRINK_SECONDS = 20.0
+#: What a test calls the simulation that it is given.
+_PARAMETER = "simulation"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Exploration:
+    """How many orders were tried, and whether these were all that there are."""
+
+    schedules: int
+    is_complete: bool
+
+
+def interleavings(
+    runs: int = 200,
+    *,
+    seeds: Iterable[int] | None = None,
+    preemptions: int | None = None,
+    tape: Sequence[int] | None = None,
+    strategy: Literal["random", "pct"] = "random",
+) -> Callable[[F], F]:
+    """Run a test in many orders, each in a `Simulation` of its own, which it gets as ``simulation`` if it asks for it.
+
+    The first order that fails is run again to see whether it can be repeated, made as short as possible, and told in
+    words with what to write to repeat it.
+
+    Args:
+        runs: How many; the seeds are 0, 1, 2 and so on.
+        seeds: These seeds instead.
+        preemptions: Instead of drawing, every order in which threads that could go on are interrupted at most that
+            many times, up to ``runs`` of them.
+        tape: This order alone, as a failure has told it.
+        strategy: How to draw, see `Simulation`.
+    """
+
+    def decorate(test: F) -> F:
+        takes_simulation = _PARAMETER in inspect.signature(test).parameters
+
+        @functools.wraps(test)
+        def run_all(*args: Any, **kwargs: Any) -> None:
+            def body(simulation: Simulation) -> None:
+                test(*args, **kwargs, **({_PARAMETER: simulation} if takes_simulation else {}))
+
+            if preemptions is not None:
+                explore(body, preemptions=preemptions, limit=runs)
+                return
+            for simulation in _simulations(runs, seeds, tape, strategy):
+                _attempt(body, simulation)
+
+        kept = [each for name, each in inspect.signature(test).parameters.items() if name != _PARAMETER]
+        wrapped = cast("Any", run_all)  # it is called as the test is, but without the simulation
+        wrapped.__signature__ = inspect.Signature(kept)  # what pytest looks at for fixtures
+        return cast("F", wrapped)
+
+    return decorate
+
+
+def _simulations(
+    runs: int, seeds: Iterable[int] | None, tape: Sequence[int] | None, strategy: Literal["random", "pct"]
+) -> Iterator[Simulation]:
+    if tape is not None:
+        yield Simulation(tape=tape)
+        return
+    for seed in range(runs) if seeds is None else seeds:
+        yield Simulation(seed, strategy=strategy)
+
+
+def explore(body: Callable[[Simulation], None], *, preemptions: int, limit: int = 10_000) -> Exploration:
+    """Run ``body`` in every order with at most that many pre-emptions, up to ``limit`` of them.
+
+    Raises:
+        BaseException: what the first order that fails raises, with its story.
+    """
+    choices: list[int] | None = []
+    for schedule in range(limit):
+        simulation = Simulation(tape=choices)
+        _attempt(body, simulation)
+        choices = next_schedule(simulation.scheduler.tape.draws, preemptions)
+        if choices is None:
+            return Exploration(schedule + 1, is_complete=True)
+    return Exploration(limit, is_complete=False)
+
+
+def _attempt(body: Callable[[Simulation], None], simulation: Simulation) -> None:
+    try:
+        with simulation:
+            body(simulation)
+    except Exception as error:
+        error.add_note(_explain(body, simulation, error))
+        raise
+
+
+def _explain(body: Callable[[Simulation], None], failed: Simulation, error: Exception) -> str:
+    again, raised = _run(body, failed.tape)
+    if type(raised) is not type(error) or again.scheduler.digest != failed.scheduler.digest:
+        what = "raised nothing" if raised is None else f"raised {raised!r}"
+        return (
+            f"in the simulation of seed {failed.seed!r}. It could not be repeated: the same choices {what} after "
+            f"{again.steps} instead of {failed.steps} steps, so something in the test depends on more than them.\n"
+            f"{failed.story()}"
+        )
+    short = _shrink(body, failed.tape, type(error))
+    told, _ = _run(body, short)
+    return (
+        f"in the simulation of seed {failed.seed!r}, each time that it is repeated. The shortest order that fails, "
+        f"{len(short)} choices instead of {len(failed.tape)}:\n{told.story()}\nTo repeat it:\n"
+        f"    @interleavings(tape={short})"
+    )
+
+
+def _run(body: Callable[[Simulation], None], tape: Sequence[int]) -> tuple[Simulation, Exception | None]:
+    simulation = Simulation(tape=tape)
+    try:
+        with simulation:
+            body(simulation)
+    except Exception as error:  # noqa: BLE001  it is what we look for
+        return simulation, error
+    return simulation, None
+
+
+def _shrink(body: Callable[[Simulation], None], tape: list[int], kind: type[Exception]) -> list[int]:
+    """Return the shortest tape found that still fails like this, with as many zeros as possible."""
+    deadline = SYSTEM_CLOCK.monotonic() + SHRINK_SECONDS
+    left = SHRINK_RUNS
+
+    def fails(candidate: list[int]) -> bool:
+        nonlocal left
+        if left <= 0 or SYSTEM_CLOCK.monotonic() > deadline:
+            return False
+        left -= 1
+        return type(_run(body, candidate)[1]) is kind
+
+    best = _stripped(tape)
+    while len(best) > 1 and fails(best[: len(best) // 2]):
+        best = _stripped(best[: len(best) // 2])
+    size = max(1, len(best) // 2)
+    while size:
+        position = 0
+        while position < len(best):
+            zeroed = [*best[:position], *[0] * len(best[position : position + size]), *best[position + size :]]
+            if any(best[position : position + size]) and fails(zeroed):
+                best = _stripped(zeroed)
+            position += size
+        size //= 2
+    return best
+
+
+def _stripped(tape: list[int]) -> list[int]:
+    """Return a tape without the zeros at its end, which say nothing."""
+    end = len(tape)
+    while end and tape[end - 1] == 0:
+        end -= 1
+    return tape[:end]
