@@ -52,7 +52,7 @@ def test_the_wheel_works_from_outside_the_root(wheel: Path, tmp_path: Path) -> N
     program = (
         "import loopwarden; from loopwarden.testing import ProbeLoop;"
         "ref = loopwarden.LoopActor.start(ProbeLoop(), name='x');"
-        "print(ref.send(loopwarden.ShutdownRequest()).wait(5).clean_shutdown, loopwarden.__file__)"
+        "print(ref.send(loopwarden.ShutdownRequest()).wait(60).clean_shutdown, loopwarden.__file__)"
     )
     zipfile.ZipFile(wheel).extractall(tmp_path)
 

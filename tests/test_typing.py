@@ -29,8 +29,8 @@ def test_a_request_knows_the_type_of_its_answer() -> None:
     confirmed = assert_type(ref.send(ShutdownConfirmRequest()), Ticket[ShutdownResult])
     result = assert_type(ref.send(ShutdownRequest()), Ticket[ShutdownResult])
 
-    assert isinstance(assert_type(health.wait(timeout=5), HealthStatus), HealthStatus)
-    assert processed.wait(timeout=5) == "a body"
+    assert isinstance(assert_type(health.wait(timeout=60), HealthStatus), HealthStatus)
+    assert processed.wait(timeout=60) == "a body"
     assert assert_type(wait_all([confirmed, result]), list[ShutdownResult])[0].clean_shutdown
     assert assert_type(check_health([ref]), list[HealthStatus])[0].loop_name == "typed"
     assert assert_type(health.map(lambda status: status.state.value), Ticket[str]).wait() == "running"

@@ -35,8 +35,8 @@ def test_an_ask_is_answered_by_a_ticket() -> None:
     ticket = ref.ask("hello", block=False)
 
     assert isinstance(ticket, Ticket)
-    assert ticket.wait(timeout=5) == "hello"
-    assert ref.ask("again", timeout=5) == "again"
+    assert ticket.wait(timeout=60) == "hello"
+    assert ref.ask("again", timeout=60) == "again"
     ref.stop()
 
 
@@ -67,7 +67,7 @@ def test_an_exception_that_nobody_asked_for_ends_the_actor_with_that_cause() -> 
 
     ref.tell(error)
 
-    assert ref.ended.wait(timeout=5).cause is error
+    assert ref.ended.wait(timeout=60).cause is error
     assert not ref.is_alive()
 
 
@@ -81,7 +81,7 @@ def test_a_base_exception_ends_this_actor_alone_and_reaches_the_asker_as_its_dea
         ref.ask(error, timeout=5)
 
     assert caught.value.__cause__ is error
-    assert ref.ended.wait(timeout=5).cause is error
+    assert ref.ended.wait(timeout=60).cause is error
     assert other.ask("alive") == "alive"
     other.stop()
 
@@ -99,9 +99,9 @@ def test_an_actor_whose_on_start_raises_ends_with_that_cause_and_answers_what_wa
     waiting = ref.ask("too early", block=False)
     hold.release()
 
-    assert ref.ended.wait(timeout=5).cause is error
+    assert ref.ended.wait(timeout=60).cause is error
     with pytest.raises(ActorDeadError) as caught:
-        waiting.wait(timeout=5)
+        waiting.wait(timeout=60)
     assert caught.value.__cause__ is error
 
 
@@ -121,7 +121,7 @@ def test_the_end_is_seen_after_on_stop_has_run_and_the_stop_is_answered_after_th
         assert not ref.ended.is_ready()
         assert not stopped.is_ready()
 
-    assert stopped.wait(timeout=5) is True
+    assert stopped.wait(timeout=60) is True
     assert order == ["on_stop", "ended"]
 
 
@@ -135,7 +135,7 @@ def test_what_on_stop_raises_is_the_cause_of_the_end() -> None:
     ref = Untidy.start()
     ref.stop()
 
-    assert ref.ended.wait(timeout=5).cause is error
+    assert ref.ended.wait(timeout=60).cause is error
 
 
 def test_on_failure_is_called_with_the_cause_and_may_raise_itself() -> None:
@@ -150,7 +150,7 @@ def test_on_failure_is_called_with_the_cause_and_may_raise_itself() -> None:
     ref = Fragile.start()
     ref.tell(error)
 
-    assert ref.ended.wait(timeout=5).cause is error
+    assert ref.ended.wait(timeout=60).cause is error
     assert seen == [error]
 
 
@@ -164,7 +164,7 @@ def test_what_is_in_the_inbox_at_the_end_is_answered_with_the_cause() -> None:
 
     for ticket in tickets:
         with pytest.raises(ActorDeadError) as caught:
-            ticket.wait(timeout=5)
+            ticket.wait(timeout=60)
         assert caught.value.__cause__ is error
 
 
@@ -177,7 +177,7 @@ def test_a_dead_actor_refuses_a_tell_and_fails_an_ask_and_a_send() -> None:
     with pytest.raises(pykka.ActorDeadError):
         ref.ask("late")
     with pytest.raises(ActorDeadError):
-        ref.send(Ping()).wait(timeout=5)
+        ref.send(Ping()).wait(timeout=60)
     with pytest.raises(ActorDeadError):
         ref.proxy()
     assert ref.stop() is False
@@ -188,12 +188,12 @@ def test_a_ticket_that_a_tell_carries_is_answered_and_failed_at_the_end() -> Non
     answered, late = Ticket[str](), Ticket[str]()
 
     ref.tell(Ping(ticket=answered))
-    assert isinstance(answered.wait(timeout=5), Ping)
+    assert isinstance(answered.wait(timeout=60), Ping)
     ref.stop()
     ref.tell(Ping(ticket=late))
 
     with pytest.raises(ActorDeadError):
-        late.wait(timeout=5)
+        late.wait(timeout=60)
 
 
 def test_send_returns_the_ticket_that_the_message_carries() -> None:
@@ -202,7 +202,7 @@ def test_send_returns_the_ticket_that_the_message_carries() -> None:
 
     assert ref.send(Ping(ticket=carried)) is carried
 
-    carried.wait(timeout=5)
+    carried.wait(timeout=60)
     ref.stop()
 
 
@@ -211,13 +211,13 @@ def test_an_ask_resolves_its_own_ticket_and_the_carried_one_also_by_death() -> N
     carried, dying = Ticket[str](), Ticket[str]()
 
     asked = ref.ask(Ping(ticket=carried), block=False)
-    assert asked.wait(timeout=5) is carried.wait(timeout=5)
+    assert asked.wait(timeout=60) is carried.wait(timeout=60)
     ref.stop()
     failed = ref.ask(Ping(ticket=dying), block=False)
 
     for ticket in (failed, dying):
         with pytest.raises(ActorDeadError):
-            ticket.wait(timeout=5)
+            ticket.wait(timeout=60)
 
 
 def test_an_error_in_the_handler_of_a_carried_ticket_goes_to_that_ticket_and_the_actor_lives_on() -> None:
@@ -232,7 +232,7 @@ def test_an_error_in_the_handler_of_a_carried_ticket_goes_to_that_ticket_and_the
     ref.tell(Ping(ticket=carried))
 
     with pytest.raises(KeyError):
-        carried.wait(timeout=5)
+        carried.wait(timeout=60)
     assert ref.ask("alive") == "alive"
     ref.stop()
 
@@ -244,7 +244,7 @@ def test_a_reply_to_a_cancelled_ticket_is_counted_and_the_actor_answers_the_next
         hold.wait_reached()
         assert cancelled.cancel()
 
-    assert ref.ask("next", timeout=5) == "next"
+    assert ref.ask("next", timeout=60) == "next"
     assert ref.proxy().unclaimed_replies.get() == 1
     ref.stop()
 
@@ -257,7 +257,7 @@ def test_a_ticket_completed_from_outside_is_counted_and_the_actor_answers_the_ne
         stolen.complete("from outside")
 
     assert stolen.wait() == "from outside"
-    assert ref.ask("next", timeout=5) == "next"
+    assert ref.ask("next", timeout=60) == "next"
     ref.stop()
 
 
@@ -269,7 +269,7 @@ def test_a_callback_that_raises_on_the_actors_thread_does_not_end_the_actor(capl
         ref = Echo.start()
         ref.ask(hold, block=False).on_ready(broken)
         hold.release()
-        assert ref.ask("next", timeout=5) == "next"
+        assert ref.ask("next", timeout=60) == "next"
 
     assert "callback" in caplog.text
     ref.stop()
@@ -284,7 +284,7 @@ def test_a_deferred_answer_comes_when_its_ticket_does() -> None:
 
     later.complete("at last")
 
-    assert asked.wait(timeout=5) == "at last"
+    assert asked.wait(timeout=60) == "at last"
     ref.stop()
 
 
@@ -296,7 +296,7 @@ def test_a_deferred_answer_may_be_an_error() -> None:
     later.fail(KeyError("at last"))
 
     with pytest.raises(KeyError):
-        asked.wait(timeout=5)
+        asked.wait(timeout=60)
     ref.stop()
 
 
@@ -308,7 +308,7 @@ def test_a_deferred_answer_that_never_comes_is_failed_by_the_end_of_the_actor() 
     ref.stop()
 
     with pytest.raises(ActorDeadError):
-        asked.wait(timeout=5)
+        asked.wait(timeout=60)
     never.complete("too late")
 
 
@@ -318,7 +318,7 @@ def test_nobody_can_cancel_the_end_for_the_others_but_somebody_may_complete_it_f
     assert not ref.ended.cancel()
     ref.stop()
 
-    assert ref.ended.wait(timeout=5).cause is None
+    assert ref.ended.wait(timeout=60).cause is None
     other = Echo.start()
     other.ended.fail(KeyError("from outside"))
     assert other.stop() is True
@@ -329,7 +329,7 @@ def test_a_request_that_an_actor_does_not_know_never_ends_it(caplog: pytest.LogC
 
     ref.tell(UnsupportedRequestError("Echo", "that", "it cannot"))
 
-    assert ref.ask("alive", timeout=5) == "alive"
+    assert ref.ask("alive", timeout=60) == "alive"
     assert "Echo cannot do that: it cannot" in caplog.text
     ref.stop()
 
@@ -378,7 +378,7 @@ def test_an_actor_can_stop_itself_from_its_handler() -> None:
     ref = Mortal.start()
 
     assert ref.ask("die") == "bye"
-    assert ref.ended.wait(timeout=5).cause is None
+    assert ref.ended.wait(timeout=60).cause is None
 
 
 def test_launching_twice_starts_one_thread() -> None:
@@ -450,7 +450,7 @@ def test_200_actors_that_die_at_random_leave_no_asker_waiting() -> None:
     done = [Ticket[None]() for _ in range(8)]
 
     def asker(number: int) -> None:
-        started.wait(timeout=10)
+        started.wait(timeout=60)
         for ref in refs[number:] + refs[:number]:
             tickets[number].append(ref.ask("hello", block=False))
             tickets[number].append(ref.send(HealthCheckRequest()))
@@ -471,7 +471,7 @@ def test_200_actors_that_die_at_random_leave_no_asker_waiting() -> None:
     for ticket in done:
         ticket.wait(timeout=30)
     for ticket in (each for many in tickets for each in many):
-        assert ticket.wait_ready(timeout=10)
+        assert ticket.wait_ready(timeout=60)
 
 
 class Lazy:
@@ -489,8 +489,8 @@ def test_a_message_and_a_reply_whose_class_raises_end_nothing_else() -> None:
     echoed = ref.ask(Lazy(), block=False)
 
     assert type(reply) is Lazy
-    assert echoed.wait_ready(timeout=5)
-    assert ref.ask("alive", timeout=5) == "alive"
+    assert echoed.wait_ready(timeout=60)
+    assert ref.ask("alive", timeout=60) == "alive"
     ref.stop()
 
 
@@ -501,10 +501,10 @@ def test_a_message_that_cannot_be_refused_keeps_no_other_from_being_answered() -
         stopped = ref.stop(block=False)
         tickets = [ref.ask(Lazy(), block=False), ref.ask("behind it", block=False)]
 
-    assert stopped.wait(timeout=5) is True
+    assert stopped.wait(timeout=60) is True
     for ticket in tickets:
         with pytest.raises(ActorDeadError):
-            ticket.wait(timeout=5)
+            ticket.wait(timeout=60)
 
 
 def test_only_a_ticket_can_be_deferred_to() -> None:
@@ -524,7 +524,7 @@ def test_a_bug_in_the_actor_loop_itself_is_seen_as_the_end() -> None:
     ref = Buggy.start()
     ref.tell(Ping())
 
-    assert isinstance(ref.ended.wait(timeout=5).cause, KeyError)
+    assert isinstance(ref.ended.wait(timeout=60).cause, KeyError)
 
 
 def test_a_blocking_stop_on_the_actors_own_thread_does_not_wait_for_itself() -> None:
@@ -532,7 +532,7 @@ def test_a_blocking_stop_on_the_actors_own_thread_does_not_wait_for_itself() -> 
 
     assert ref.ask(ref.stop, timeout=5) is False
 
-    ref.ended.wait(timeout=5)
+    ref.ended.wait(timeout=60)
 
 
 def test_the_ticket_of_a_stop_may_be_cancelled(caplog: pytest.LogCaptureFixture) -> None:
@@ -540,7 +540,7 @@ def test_the_ticket_of_a_stop_may_be_cancelled(caplog: pytest.LogCaptureFixture)
         ref = Echo.start()
         ref.tell(hold)
         ref.stop(block=False).cancel()
-    ref.ended.wait(timeout=5)
+    ref.ended.wait(timeout=60)
 
     assert caplog.text == ""
 

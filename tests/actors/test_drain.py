@@ -30,11 +30,11 @@ def wait_secured(ref: LoopRef) -> None:
 
 
 def health(ref: LoopRef) -> HealthStatus:
-    return ref.send(HealthCheckRequest()).wait(5)
+    return ref.send(HealthCheckRequest()).wait(60)
 
 
 def stop(ref: LoopRef) -> Any:
-    return ref.send(ShutdownRequest(timeout=60)).wait(5)
+    return ref.send(ShutdownRequest(timeout=60)).wait(60)
 
 
 def test_a_mailbox_loop_can_be_paused(jobs: Box) -> None:
@@ -45,14 +45,14 @@ def test_a_paused_loop_takes_nothing_until_it_is_resumed(jobs: Box, clock: FakeC
     seen: Ticket[Any] = Ticket()
     ref = start(jobs, lambda message: seen.complete(message.body), clock)
 
-    drained = ref.send(DrainRequest()).wait(5)
+    drained = ref.send(DrainRequest()).wait(60)
     jobs.send("later")
     status = health(ref)
-    resumed = ref.send(ResumeRequest()).wait(5)
+    resumed = ref.send(ResumeRequest()).wait(60)
 
     assert (drained.taking, drained.drained, drained.in_hand) == (False, True, 0)
     assert (status.activity, status.state, status.running) == (Activity.PAUSED, "running", True)
-    assert (resumed.taking, seen.wait(5)) == (True, "later")
+    assert (resumed.taking, seen.wait(60)) == (True, "later")
     assert stop(ref).clean_shutdown
 
 
@@ -61,14 +61,14 @@ def test_a_pause_is_answered_while_a_handler_is_held_and_the_rest_goes_back(jobs
     with Hold() as hold:
         ref = start(jobs, hold, clock, prefetch=3)
         hold.wait_reached()
-        paused = ref.send(PauseRequest()).wait(5)
+        paused = ref.send(PauseRequest()).wait(60)
         back = [message.body for _ in range(2) for message in jobs.receive(wait_time_seconds=5)]
         status = health(ref)
 
         assert (paused.taking, paused.drained, paused.in_hand) == (False, False, 1)
         assert back == ["second", "third"]
         assert (status.activity, len(status.in_hand)) == (Activity.DRAINING, 1)
-    assert ref.send(DrainRequest()).wait(5).drained
+    assert ref.send(DrainRequest()).wait(60).drained
     result = stop(ref)
     assert [fate.fate for fate in result.fates] == ["returned", "returned", "done"]
 
@@ -94,7 +94,7 @@ def test_nothing_is_at_rest_before_all_of_it_is_back(
         health(ref)
 
         assert (drained.is_ready(), ended.is_ready()) == (False, False)
-    assert (drained.wait(5).returned, ended.wait(5).clean_shutdown) == (2, True)
+    assert (drained.wait(60).returned, ended.wait(60).clean_shutdown) == (2, True)
     assert [message.body for message in jobs.receive(max_messages=5)] == ["second", "third"]
 
 
@@ -108,7 +108,7 @@ def test_a_drain_is_answered_when_what_is_in_hand_is_done(jobs: Box, clock: Fake
 
         assert health(ref).activity is Activity.DRAINING
         assert not drained.is_ready()
-    assert (drained.wait(5).done, again.wait(5).drained) == (1, True)
+    assert (drained.wait(60).done, again.wait(60).drained) == (1, True)
     assert jobs.approximate_count() == 0
     stop(ref)
 
@@ -122,7 +122,7 @@ def test_a_drain_that_takes_too_long_is_answered_with_what_is_in_hand(jobs: Box,
         health(ref)
         clock.advance(30)
 
-        late = drained.wait(5)
+        late = drained.wait(60)
         assert (late.drained, late.in_hand, late.duration) == (False, 1, 30.0)
     stop(ref)
 
@@ -133,9 +133,9 @@ def test_a_drain_that_is_resumed_is_answered(jobs: Box, clock: FakeClock) -> Non
         ref = start(jobs, hold, clock)
         hold.wait_reached()
         drained = ref.send(DrainRequest(timeout=30))
-        ref.send(ResumeRequest()).wait(5)
+        ref.send(ResumeRequest()).wait(60)
 
-        assert drained.wait(5).taking
+        assert drained.wait(60).taking
     stop(ref)
 
 
@@ -152,7 +152,7 @@ def test_a_drain_extends_the_lease_of_what_is_in_hand_once(jobs: Box, clock: Fak
         elsewhere = jobs.receive()
 
         assert elsewhere == []
-    assert drained.wait(5).done == 1
+    assert drained.wait(60).done == 1
     stop(ref)
 
 
@@ -181,7 +181,7 @@ def test_a_shutdown_extends_the_lease_of_what_is_in_hand(jobs: Box, clock: FakeC
         clock.advance(29)
 
         assert jobs.receive() == []
-    assert [fate.fate for fate in ended.wait(5).fates] == ["done"]
+    assert [fate.fate for fate in ended.wait(60).fates] == ["done"]
 
 
 def test_a_shutdown_that_times_out_says_what_is_still_in_hand(jobs: Box, clock: FakeClock) -> None:
@@ -189,7 +189,7 @@ def test_a_shutdown_that_times_out_says_what_is_still_in_hand(jobs: Box, clock: 
     with Hold() as hold:
         ref = start(jobs, hold, clock)
         hold.wait_reached()
-        late = ref.send(ShutdownRequest(timeout=0)).wait(5)
+        late = ref.send(ShutdownRequest(timeout=0)).wait(60)
 
         assert [(fate.message_id, fate.fate) for fate in late.fates] == [(message_id, "extended")]
     assert [fate.fate for fate in stop(ref).fates] == ["done"]
@@ -207,7 +207,7 @@ def test_a_handler_that_raises_in_a_drain_returns_its_message(jobs: Box, clock: 
         hold.wait_reached()
         drained = ref.send(DrainRequest(timeout=30))
         health(ref)
-    assert (drained.wait(5).drained, drained.wait(5).returned) == (True, 1)
+    assert (drained.wait(60).drained, drained.wait(60).returned) == (True, 1)
     stop(ref)
 
 
@@ -220,15 +220,15 @@ def test_one_worker_of_many_is_waited_for(jobs: Box, clock: FakeClock) -> None:
         health(ref)
 
         assert not drained.is_ready()
-    assert drained.wait(5).drained
+    assert drained.wait(60).drained
     stop(ref)
 
 
 def test_a_paused_loop_still_processes_what_it_is_asked_to(jobs: Box, clock: FakeClock) -> None:
     ref = start(jobs, lambda message: message.body * 2, clock)
-    ref.send(DrainRequest()).wait(5)
+    ref.send(DrainRequest()).wait(60)
 
-    assert ref.send(ProcessRequest(body=21)).wait(5) == 42
+    assert ref.send(ProcessRequest(body=21)).wait(60) == 42
     assert stop(ref).clean_shutdown
 
 
@@ -238,7 +238,7 @@ def test_a_pause_before_the_start_holds_from_the_first_poll_on(jobs: Box, clock:
     actor.pause_at_start()
     ref = actor.launch()
 
-    assert ref.send(DrainRequest()).wait(5).drained
+    assert ref.send(DrainRequest()).wait(60).drained
     assert jobs.approximate_count() == 1
     assert stop(ref).clean_shutdown
 
@@ -248,7 +248,7 @@ def test_rests_count_as_no_iteration(jobs: Box, clock: FakeClock) -> None:
     loop.pause()
     ref = LoopActor.start(loop, clock=clock)
     for _ in range(3):
-        ref.send(ProcessRequest(body=None)).wait(5)
+        ref.send(ProcessRequest(body=None)).wait(60)
 
     assert not health(ref).polled
     stop(ref)
@@ -266,11 +266,11 @@ def test_a_loop_that_dies_while_it_drains_fails_the_drain(jobs: Box, clock: Fake
         hold.wait_reached()
         drained = ref.send(DrainRequest(timeout=30))
         health(ref)
-    ref.ended.wait(5)
+    ref.ended.wait(60)
     # Its worker says that nothing is in hand any more, and then it dies: either may be heard first.
-    assert drained.wait_ready(5)
+    assert drained.wait_ready(60)
     with pytest.raises(ActorDeadError):
-        ref.send(PauseRequest()).wait(5)
+        ref.send(PauseRequest()).wait(60)
 
 
 @pytest.mark.parametrize("request_type", [PauseRequest, DrainRequest, ResumeRequest])
@@ -278,5 +278,5 @@ def test_a_loop_that_cannot_be_paused_says_so(request_type: type[Any]) -> None:
     ref = LoopActor.start(ProbeLoop(), "probe")
 
     with pytest.raises(UnsupportedRequestError, match=f"'probe'.*{request_type.__name__}.*ProbeLoop has no pause"):
-        ref.send(request_type()).wait(5)
+        ref.send(request_type()).wait(60)
     stop(ref)

@@ -66,7 +66,7 @@ def test_a_sample_that_has_a_result_is_not_run_again_and_its_result_is_sent_agai
     results: InMemoryMailbox[Any, Any] = InMemoryMailbox("results")
     asked: InMemoryMailbox[Any, Any] = InMemoryMailbox("asked")
     with Session.open("eval", [EVAL_PROGRESS]) as session:
-        session.dispatch(SampleScored(EvalResult(sample_id="known", output=7, score=0.5))).wait(5)
+        session.dispatch(SampleScored(EvalResult(sample_id="known", output=7, score=0.5))).wait(60)
         answers, loop = evaluation(session, samples, results)
         samples.send(Sample(id="known", input=1, expected=2))
         samples.send(Sample(id="new", input=2, expected=4))
@@ -92,7 +92,7 @@ def test_of_two_results_of_one_sample_the_first_stands_for_everybody() -> None:
 
         class Overtaken(Doubling):
             def respond(self, request: int) -> int:
-                session.dispatch(SampleScored(EvalResult(sample_id="one", output=99, score=0.0))).wait(5)
+                session.dispatch(SampleScored(EvalResult(sample_id="one", output=99, score=0.0))).wait(60)
                 return super().respond(request)
 
         samples.send(Sample(id="one", input=1, expected=2))
@@ -163,7 +163,7 @@ def test_a_stop_wakes_a_loop_that_waits_for_its_session() -> None:
 
     loop.shutdown_nowait()
 
-    over.wait(5)
+    over.wait(60)
     assert samples.approximate_count() == 1
 
 
@@ -255,13 +255,13 @@ def test_a_supervised_session_is_taken_by_its_stable_ref(tmp_path: Path) -> None
     samples.send(Sample(id="one", input=1, expected=2))
     boss = Supervisor.start("boss", children=[spec])
     session = boss.child("eval")
-    assert session.ready.wait_ready(5)
+    assert session.ready.wait_ready(60)
     _, loop = evaluation(session, samples, results)
 
     loop.run(max_iterations=1)
 
     assert [message.body.score for message in results.receive()] == [1.0]
-    boss.stop(timeout=10)
+    boss.stop(timeout=60)
 
 
 def test_a_session_without_the_slice_is_refused_before_anything_is_run() -> None:

@@ -21,9 +21,9 @@ def test_a_worker_that_was_replaced_long_before_the_end_is_no_fate(jobs: Box, cl
         loop = MailboxLoop(jobs, lambda m: hold(m) if m.delivery_count == 1 else None, concurrency=2, clock=clock)
         ref = LoopActor.start(loop, clock=clock)
         hold.wait_reached()
-        busy = next(each for each in ref.send(HealthCheckRequest()).wait(5).workers if each.in_hand)
-        ref.send(AbandonRequest(worker=busy.worker)).wait(5)
-        result = ref.send(ShutdownRequest(timeout=60)).wait(5)
+        busy = next(each for each in ref.send(HealthCheckRequest()).wait(60).workers if each.in_hand)
+        ref.send(AbandonRequest(worker=busy.worker)).wait(60)
+        result = ref.send(ShutdownRequest(timeout=60)).wait(60)
 
     assert (result.fates, result.clean_shutdown) == ((), True)
 
@@ -35,14 +35,14 @@ def test_what_a_recalled_worker_had_is_no_fate(jobs: Box, clock: FakeClock) -> N
         loop = MailboxLoop(jobs, lambda m: hold(m) if m.id == first else second(m), prefetch=2, clock=clock)
         ref = LoopActor.start(loop, clock=clock)
         hold.wait_reached()
-        [worker] = ref.send(HealthCheckRequest()).wait(5).workers
-        assert ref.send(RecallRequest(worker=worker.worker)).wait(5)
+        [worker] = ref.send(HealthCheckRequest()).wait(60).workers
+        assert ref.send(RecallRequest(worker=worker.worker)).wait(60)
         hold.release()
         second.wait_reached()  # it was given back, and received again
         ended = ref.send(ShutdownRequest(timeout=60))
-        ref.send(HealthCheckRequest()).wait(5)
+        ref.send(HealthCheckRequest()).wait(60)
 
-    assert [fate.fate for fate in ended.wait(5).fates] == ["done"]
+    assert [fate.fate for fate in ended.wait(60).fates] == ["done"]
 
 
 def test_what_is_given_up_with_the_loop_is(jobs: Box, clock: FakeClock) -> None:
@@ -50,8 +50,8 @@ def test_what_is_given_up_with_the_loop_is(jobs: Box, clock: FakeClock) -> None:
     with Hold() as hold:
         ref = LoopActor.start(MailboxLoop(jobs, hold, prefetch=2, clock=clock), clock=clock)
         hold.wait_reached()
-        ref.send(AbandonRequest(reason="hangs")).wait(5)
-        result = ref.send(ShutdownRequest(timeout=60)).wait(5)
+        ref.send(AbandonRequest(reason="hangs")).wait(60)
+        result = ref.send(ShutdownRequest(timeout=60)).wait(60)
 
         assert [fate.fate for fate in result.fates] == ["abandoned", "returned"]
         assert (result.abandoned, result.stack is not None) == (True, True)
@@ -69,9 +69,9 @@ def test_what_a_handler_gives_back_itself_is_returned_and_not_done(jobs: Box, cl
         ref = LoopActor.start(MailboxLoop(jobs, handle, clock=clock), clock=clock)
         hold.wait_reached()
         ended = ref.send(ShutdownRequest(timeout=60))
-        ref.send(HealthCheckRequest()).wait(5)
+        ref.send(HealthCheckRequest()).wait(60)
 
-    assert [fate.fate for fate in ended.wait(5).fates] == ["returned"]
+    assert [fate.fate for fate in ended.wait(60).fates] == ["returned"]
     assert jobs.approximate_count() == 1
 
 

@@ -73,7 +73,7 @@ def test_a_forgotten_foreign_loop_is_told_to_stop() -> None:
                 return True
 
         LoopActor.start(Foreign(), name="foreign")
-        Foreign.entered.wait(5)
+        Foreign.entered.wait(60)
     """)
 
     assert (ended.returncode, ended.stdout) == (0, "stopped\n")
@@ -103,7 +103,7 @@ def test_a_stopped_loop_is_not_complained_about() -> None:
         from loopwarden import LoopActor, ShutdownRequest
         from loopwarden.testing import ProbeLoop
 
-        LoopActor.start(ProbeLoop(), name="stopped").send(ShutdownRequest()).wait(5)
+        LoopActor.start(ProbeLoop(), name="stopped").send(ShutdownRequest()).wait(60)
         """,
         "-W",
         "error",
@@ -137,4 +137,4 @@ def test_forgotten_actors_that_will_not_end_are_given_up_after_one_deadline(monk
 
         assert not hold.is_released
     for ref in refs:
-        ref.ended.wait(timeout=5)
+        ref.ended.wait(timeout=60)

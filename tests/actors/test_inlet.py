@@ -19,7 +19,7 @@ def test_a_worker_that_waits_is_woken_by_work_and_by_the_close() -> None:
     inlet.post("work")
     inlet.close()
 
-    assert taken.wait(timeout=5) == ["work", None]
+    assert taken.wait(timeout=60) == ["work", None]
     assert repr(inlet) == "<Inlet, closed>"
 
 
@@ -69,7 +69,7 @@ def test_a_helper_runs_its_jobs_in_order_and_survives_what_they_raise(caplog: py
         helper.submit(broken)
         last: Ticket[None] = Ticket()
         helper.submit(lambda: last.complete(None))
-        last.wait(timeout=5)
+        last.wait(timeout=60)
 
     assert done == ["first"]
     assert "a job of helper raised" in caplog.text

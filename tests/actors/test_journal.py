@@ -56,7 +56,7 @@ def opened(path: Path, **options: Any) -> SessionRef:
 def write(path: Path, count: int, **options: Any) -> None:
     with opened(path, **options) as session:
         for number in range(1, count + 1):
-            session.dispatch(Added(number=number)).wait(5)
+            session.dispatch(Added(number=number)).wait(60)
 
 
 def spoil(path: Path, statement: str, *values: object) -> None:
@@ -86,7 +86,7 @@ def test_the_state_is_there_again_and_goes_on(path: Path, every: int, synchronou
             assert session.recovered.snapshot + session.recovered.replayed == 5 * round_
             assert (session.recovered.replayed < every) or every == 1_000
             for number in range(5 * round_ + 1, 5 * round_ + 6):
-                assert session.dispatch(Added(number=number)).wait(5).sequence == number
+                assert session.dispatch(Added(number=number)).wait(60).sequence == number
 
 
 def test_a_journal_does_not_grow_for_ever(path: Path) -> None:
@@ -99,14 +99,14 @@ def test_a_journal_does_not_grow_for_ever(path: Path) -> None:
 
 def test_a_restored_state_and_children_are_in_the_journal_too(path: Path) -> None:
     with opened(path) as session:
-        session.dispatch(Added(number=1)).wait(5)
+        session.dispatch(Added(number=1)).wait(60)
         snapshot = session.snapshot()
-        session.dispatch(Added(number=2)).wait(5)
-        session.restore(snapshot).wait(5)
-        session.dispatch(Added(number=3)).wait(5)
+        session.dispatch(Added(number=2)).wait(60)
+        session.restore(snapshot).wait(60)
+        session.dispatch(Added(number=3)).wait(60)
         child = session.child("kid", [NUMBERS])
-        child.dispatch(Added(number=7)).wait(5)
-        child.child("kid", [SUM]).dispatch(Added(number=8)).wait(5)
+        child.dispatch(Added(number=7)).wait(60)
+        child.child("kid", [SUM]).dispatch(Added(number=8)).wait(60)
 
     with opened(path) as session:
         child = session.child("kid", [NUMBERS])
@@ -137,7 +137,7 @@ def test_a_damaged_tail_is_cut_at_the_last_good_record_and_reported(
         assert session.recovered is not None
         assert (session.recovered.sequence, session.recovered.cut) == (10 - cut, cut)
         assert seen(session) == tuple(range(1, 11 - cut))
-        assert session.dispatch(Added(number=99)).wait(5).sequence == 11 - cut
+        assert session.dispatch(Added(number=99)).wait(60).sequence == 11 - cut
     assert [text for text in caplog.messages if f"was cut after record {10 - cut}: {cut} damaged records" in text]
 
     with opened(path) as session:
@@ -297,9 +297,9 @@ def test_an_event_that_json_cannot_carry_fails_alone(path: Path) -> None:
         bad, good = session.dispatch(Free(thing=object())), session.dispatch(Added(number=1))
 
         with pytest.raises(ValueError, match="Free cannot be written as JSON"):
-            bad.wait(5)
+            bad.wait(60)
 
-        assert good.wait(5).sequence == 1
+        assert good.wait(60).sequence == 1
         assert session.state[Sum].sum == 1
 
 
@@ -311,7 +311,7 @@ def test_a_snapshot_that_json_cannot_carry_is_left_out(path: Path, caplog: pytes
     for count in (3, 6):
         with Session.open("count", [bag], journal=path, snapshot_every=2) as session:
             for _ in range(3):
-                session.dispatch(Added(number=1)).wait(5)
+                session.dispatch(Added(number=1)).wait(60)
             assert len(session.state[Bag].things) == count
     assert "no snapshot is written: slice Bag cannot be written as JSON" in caplog.text
 
@@ -379,9 +379,9 @@ def test_an_event_that_would_come_back_different_fails_alone_and_the_journal_sta
         bad, good = session.dispatch(event), session.dispatch(Added(number=1))
 
         with pytest.raises(ValueError, match=f"{type(event).__name__} does not survive JSON"):
-            bad.wait(5)
+            bad.wait(60)
 
-        assert good.wait(5).sequence == 1
+        assert good.wait(60).sequence == 1
         assert session.state[Sum].sum == 1
 
     with Session.open("count", slices, journal=path) as session:
@@ -407,7 +407,7 @@ def test_aliases_and_computed_fields_are_no_obstacle(path: Path) -> None:
     names = Slice(Names(l=Named.model_validate({"a": 0, "b": 0}))).on(Named, lambda _, named: Names(l=named))
     for every in (1_000, 2):  # from the records, then from a snapshot
         with Session.open("names", [names], journal=path, snapshot_every=every) as session:
-            session.dispatch(event).wait(5)
+            session.dispatch(event).wait(60)
 
         with Session.open("names", [names], journal=path) as session:
             assert session.state[Names].last == event
@@ -426,7 +426,7 @@ def test_a_snapshot_that_would_come_back_different_is_left_out_and_nothing_is_de
     least = Slice(Least()).on(Added, lambda least, _: Least(count=least.count + 1))
     with Session.open("count", [least], journal=path, snapshot_every=10) as session:
         for _ in range(25):
-            session.dispatch(Added(number=1)).wait(5)
+            session.dispatch(Added(number=1)).wait(60)
         with pytest.raises(ValueError, match="slice Least does not survive JSON"):
             session.snapshot()
 
@@ -486,7 +486,7 @@ def child(path: Path) -> Generator[subprocess.Popen[bytes]]:
         yield process
     finally:
         process.kill()
-        process.wait(10)
+        process.wait(60)
         assert process.stdout is not None
         process.stdout.close()
 
@@ -496,7 +496,7 @@ def test_another_process_is_refused_until_the_owner_dies_however_it_dies(path: P
         with pytest.raises(JournalLockedError, match=f"process {process.pid} has it open"):
             opened(path)
         process.kill()
-        process.wait(10)
+        process.wait(60)
 
         opened(path).close()
 
@@ -551,7 +551,7 @@ def test_acknowledged_events_that_are_gone_with_the_log_of_sqlite_are_told(
         # Eight are in flight: committed, and told as missing, but perhaps not answered.
         assert answered[-1] <= sequence + missing <= answered[-1] + 8
         assert missing > 0
-        assert session.dispatch(Added(number=sequence + 1)).wait(5).sequence == sequence + 1
+        assert session.dispatch(Added(number=sequence + 1)).wait(60).sequence == sequence + 1
     assert f"ends with record {sequence}: {missing} acknowledged events after it are missing" in caplog.text
 
     with opened(path, snapshot_every=20) as session:
@@ -564,8 +564,8 @@ def test_each_session_in_a_file_knows_how_far_it_was(path: Path, caplog: pytest.
         for kid in ("a", "b"):
             child = session.child(kid, [SUM])
             for _ in range(5):
-                child.dispatch(Added(number=1)).wait(5)
-            session.dispatch(Added(number=1)).wait(5)
+                child.dispatch(Added(number=1)).wait(60)
+            session.dispatch(Added(number=1)).wait(60)
     spoil(path, "DELETE FROM records WHERE session = 'count/b' AND sequence > 2")
     spoil(path, "UPDATE records SET body = x'00' WHERE session = 'count/b' AND sequence = 2")
 
@@ -591,7 +591,7 @@ def test_a_mark_that_is_torn_or_lost_counts_as_none_and_is_made_anew(path: Path,
         with opened(path) as session:
             assert session.recovered is not None
             assert session.recovered.missing == missing
-            session.dispatch(Added(number=1)).wait(5)
+            session.dispatch(Added(number=1)).wait(60)
         spoil(path, "DELETE FROM records WHERE sequence > 8")
 
 
@@ -604,7 +604,7 @@ def test_a_mark_that_cannot_be_written_is_told_once_and_fails_no_event(
     with opened(path) as session:
         monkeypatch.setattr(os, "pwrite", full)
         for number in (1, 2):
-            assert session.dispatch(Added(number=number)).wait(5).sequence == number
+            assert session.dispatch(Added(number=number)).wait(60).sequence == number
         monkeypatch.undo()
 
     assert caplog.text.count("it cannot be noted how far it is") == 1
@@ -701,7 +701,7 @@ def test_a_forked_process_does_not_have_the_lock_and_takes_it_from_nobody(path: 
         assert os.waitpid(pid, 0)[1] == 0
         with pytest.raises(JournalLockedError):
             opened(path)
-        assert session.dispatch(Added(number=1)).wait(5).sequence == 1
+        assert session.dispatch(Added(number=1)).wait(60).sequence == 1
 
 
 def make_mailbox(path: Path) -> None:
@@ -760,18 +760,18 @@ def connection_of(session: SessionRef) -> sqlite3.Connection:
 
 def test_on_a_full_disk_dispatches_fail_and_the_state_stays_what_the_journal_has(path: Path) -> None:
     with opened(path) as session:
-        session.dispatch(Added(number=1)).wait(5)
+        session.dispatch(Added(number=1)).wait(60)
         [pages] = connection_of(session).execute("PRAGMA page_count").fetchone()
         connection_of(session).execute(f"PRAGMA max_page_count = {pages}")
         big = [session.dispatch(Added(number=10**3000)) for _ in range(20)]
 
         for ticket in big:
             with pytest.raises(JournalUnavailableError, match="full"):
-                ticket.wait(5)
+                ticket.wait(60)
         assert (session.sequence, seen(session)) == (1, (1,))
 
         connection_of(session).execute("PRAGMA max_page_count = 1000000")
-        assert session.dispatch(Added(number=2)).wait(5).sequence == 2
+        assert session.dispatch(Added(number=2)).wait(60).sequence == 2
 
     with opened(path) as session:
         assert seen(session) == (1, 2)
@@ -779,26 +779,26 @@ def test_on_a_full_disk_dispatches_fail_and_the_state_stays_what_the_journal_has
 
 def test_while_somebody_else_keeps_the_file_locked_dispatches_fail_and_reads_go_on(path: Path) -> None:
     with opened(path) as session, contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
-        session.dispatch(Added(number=1)).wait(5)
+        session.dispatch(Added(number=1)).wait(60)
         connection_of(session).execute("PRAGMA busy_timeout = 0")
         other.execute("BEGIN IMMEDIATE")
 
         with pytest.raises(JournalUnavailableError, match="locked"):
-            session.dispatch(Added(number=2)).wait(5)
+            session.dispatch(Added(number=2)).wait(60)
         assert seen(session) == (1,)
 
         other.execute("ROLLBACK")
-        assert session.dispatch(Added(number=2)).wait(5).sequence == 2
+        assert session.dispatch(Added(number=2)).wait(60).sequence == 2
 
 
 def test_a_record_that_the_session_does_not_know_ends_it_so_that_it_begins_anew_from_the_file(path: Path) -> None:
     session = opened(path)
-    session.dispatch(Added(number=1)).wait(5)
+    session.dispatch(Added(number=1)).wait(60)
     # As when a commit is done, although it seemed to fail.
     spoil(path, "INSERT INTO records SELECT session, 2, event, body, previous, checksum FROM records")
 
     with pytest.raises(JournalLockedError, match="a record that this session does not know"):
-        session.dispatch(Added(number=2)).wait(5)
+        session.dispatch(Added(number=2)).wait(60)
 
-    assert isinstance(session.ended.wait(5).cause, JournalLockedError)
+    assert isinstance(session.ended.wait(60).cause, JournalLockedError)
     assert seen(session) == (1,)

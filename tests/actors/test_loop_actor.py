@@ -37,7 +37,7 @@ class ProbeLoopLike:
         self._stop: Ticket[None] = Ticket()
 
     def run(self) -> Any:
-        self._stop.wait(timeout=10)
+        self._stop.wait(timeout=60)
 
     def shutdown(self, *, timeout: float) -> Any:
         if not self._stop.is_ready():
@@ -66,7 +66,7 @@ class ForeignLoop:
         self._stop = Ticket()
         self.running = True
         self.entered.complete(None)
-        self._stop.wait(timeout=10)
+        self._stop.wait(timeout=60)
         self.running = False
 
     def shutdown(self, *, timeout: float = 30.0) -> bool:
@@ -84,7 +84,7 @@ class ForeignLoop:
 
 
 def stop(ref: LoopRef) -> ShutdownResult:
-    return ref.send(ShutdownRequest(timeout=10.0)).wait(timeout=10)
+    return ref.send(ShutdownRequest(timeout=10.0)).wait(timeout=60)
 
 
 # Health
@@ -93,8 +93,8 @@ def stop(ref: LoopRef) -> ShutdownResult:
 def test_the_example_of_the_readme_holds() -> None:
     loop = LoopActor.start(ProbeLoop(), name="resize")
 
-    status = loop.send(HealthCheckRequest()).wait(timeout=5)
-    result = loop.send(ShutdownRequest(timeout=5.0)).wait(timeout=10)
+    status = loop.send(HealthCheckRequest()).wait(timeout=60)
+    result = loop.send(ShutdownRequest(timeout=5.0)).wait(timeout=60)
 
     assert status.running
     assert status.loop_name == "resize"
@@ -109,7 +109,7 @@ def test_health_is_answered_while_the_handler_is_held() -> None:
         loop.feed("a body")
         hold.wait_reached()
 
-        status = ref.send(HealthCheckRequest()).wait(timeout=5)
+        status = ref.send(HealthCheckRequest()).wait(timeout=60)
 
         assert not hold.is_released
         assert status.activity is Activity.WORKING
@@ -120,9 +120,9 @@ def test_health_is_answered_while_the_handler_is_held() -> None:
 def test_health_is_answered_in_a_long_poll() -> None:
     loop = ProbeLoop()
     ref = LoopActor.start(loop, name="polling")
-    loop.entered.wait(timeout=5)
+    loop.entered.wait(timeout=60)
 
-    status = ref.send(HealthCheckRequest()).wait(timeout=5)
+    status = ref.send(HealthCheckRequest()).wait(timeout=60)
 
     assert (status.state, status.activity, status.in_hand) == (LoopState.RUNNING, Activity.POLLING, ())
     assert stop(ref).clean_shutdown
@@ -136,12 +136,12 @@ def test_health_is_answered_while_stopping() -> None:
         hold.wait_reached()
         result = ref.send(ShutdownRequest(timeout=10.0))
 
-        status = ref.send(HealthCheckRequest()).wait(timeout=5)
+        status = ref.send(HealthCheckRequest()).wait(timeout=60)
 
         assert not hold.is_released
         assert not result.is_ready()
         assert (status.state, status.running) == (LoopState.STOPPING, True)
-    assert result.wait(timeout=5).clean_shutdown
+    assert result.wait(timeout=60).clean_shutdown
 
 
 def test_health_is_answered_while_the_loops_own_shutdown_is_held() -> None:
@@ -156,9 +156,9 @@ def test_health_is_answered_while_the_loops_own_shutdown_is_held() -> None:
         result = ref.send(ShutdownRequest(timeout=10.0))
         hold.wait_reached()
 
-        assert ref.send(HealthCheckRequest()).wait(timeout=5).state is LoopState.STOPPING
+        assert ref.send(HealthCheckRequest()).wait(timeout=60).state is LoopState.STOPPING
         assert not hold.is_released
-    assert result.wait(timeout=5).clean_shutdown
+    assert result.wait(timeout=60).clean_shutdown
 
 
 def test_health_tells_the_heartbeat_and_the_counts() -> None:
@@ -167,10 +167,10 @@ def test_health_tells_the_heartbeat_and_the_counts() -> None:
     ref = LoopActor.start(loop, name="counting", clock=clock)
     for body in (0, 1, 1):
         loop.feed(body)
-    ref.send(ProcessRequest(body=1)).wait(timeout=5)  # the three before it are done
+    ref.send(ProcessRequest(body=1)).wait(timeout=60)  # the three before it are done
     clock.advance(7.0)
 
-    status = ref.send(HealthCheckRequest()).wait(timeout=5)
+    status = ref.send(HealthCheckRequest()).wait(timeout=60)
 
     assert (status.last_heartbeat, status.heartbeat_age) == (100.0, 7.0)
     assert (status.processed, status.failed, status.returned) == (3, 1, 0)
@@ -180,7 +180,7 @@ def test_health_tells_the_heartbeat_and_the_counts() -> None:
 def test_a_loop_without_a_heartbeat_is_not_watched() -> None:
     ref = LoopActor.start(ForeignLoop(), name="unwatched")
 
-    status = ref.send(HealthCheckRequest()).wait(timeout=5)
+    status = ref.send(HealthCheckRequest()).wait(timeout=60)
 
     assert (status.last_heartbeat, status.heartbeat_age, status.activity) == (None, None, None)
     assert stop(ref).clean_shutdown
@@ -189,7 +189,7 @@ def test_a_loop_without_a_heartbeat_is_not_watched() -> None:
 def test_check_health_asks_all_and_keeps_the_order() -> None:
     refs = [LoopActor.start(ProbeLoop(), name=f"loop-{number}") for number in range(10)]
 
-    statuses = check_health(refs, timeout=5)
+    statuses = check_health(refs, timeout=60)
 
     assert [status.loop_name for status in statuses] == [ref.name for ref in refs]
     assert all(stop(ref).clean_shutdown for ref in refs)
@@ -199,17 +199,17 @@ def test_running_is_true_from_the_return_of_start_until_the_worker_has_ended() -
     with Hold() as hold:
         loop = ForeignLoop(on_run=hold)
         ref = LoopActor.start(loop, name="just started")
-        assert ref.send(HealthCheckRequest()).wait(timeout=5).running
+        assert ref.send(HealthCheckRequest()).wait(timeout=60).running
         hold.wait_reached()
     stop(ref)
 
-    assert not ref.send(HealthCheckRequest()).wait(timeout=5).running
+    assert not ref.send(HealthCheckRequest()).wait(timeout=60).running
 
 
 def test_the_name_defaults_to_the_class_and_shows_in_the_threads_and_the_ref() -> None:
     loop = ProbeLoop()
     ref = LoopActor.start(loop)
-    loop.entered.wait(timeout=5)
+    loop.entered.wait(timeout=60)
 
     assert ref.name == "ProbeLoop"
     assert str(ref) == "LoopActor 'ProbeLoop'"
@@ -263,7 +263,7 @@ def test_the_least_that_a_loop_must_have_is_run_and_shutdown() -> None:
     loop.progress = "50 %"
     ref = LoopActor.start(loop, name="least")
 
-    assert ref.send(HealthCheckRequest()).wait(timeout=5).activity is None
+    assert ref.send(HealthCheckRequest()).wait(timeout=60).activity is None
     assert stop(ref).clean_shutdown
 
 
@@ -283,9 +283,9 @@ def test_a_process_request_shows_in_the_health() -> None:
         ref = LoopActor.start(ProbeLoop(hold), name="shown")
         ref.send(ProcessRequest(body=1))
         hold.wait_reached()
-        assert ref.send(HealthCheckRequest()).wait(timeout=5).activity is Activity.WORKING
-    ref.send(ProcessRequest(body=2)).wait(timeout=5)
-    assert ref.send(HealthCheckRequest()).wait(timeout=5).processed == 2
+        assert ref.send(HealthCheckRequest()).wait(timeout=60).activity is Activity.WORKING
+    ref.send(ProcessRequest(body=2)).wait(timeout=60)
+    assert ref.send(HealthCheckRequest()).wait(timeout=60).processed == 2
     stop(ref)
 
 
@@ -301,11 +301,11 @@ def test_the_state_flips_first_and_from_then_on_post_refuses_and_what_it_refused
         hold.wait_reached()
         assert ref.post(lambda: ran.append("accepted"))
         result = ref.send(ShutdownRequest(timeout=10.0))
-        assert ref.send(HealthCheckRequest()).wait(timeout=5).state is LoopState.STOPPING
+        assert ref.send(HealthCheckRequest()).wait(timeout=60).state is LoopState.STOPPING
 
         assert not ref.post(lambda: ran.append("refused"))
 
-    assert result.wait(timeout=5).clean_shutdown
+    assert result.wait(timeout=60).clean_shutdown
     assert ran == ["accepted"]
 
 
@@ -315,7 +315,7 @@ def test_a_stop_is_idempotent() -> None:
 
     results = [ref.send(ShutdownRequest(timeout=10.0)) for _ in range(5)]
 
-    assert all(result.wait(timeout=5).clean_shutdown for result in results)
+    assert all(result.wait(timeout=60).clean_shutdown for result in results)
 
 
 def test_a_stop_from_inside_the_handler_neither_joins_itself_nor_deadlocks() -> None:
@@ -325,8 +325,8 @@ def test_a_stop_from_inside_the_handler_neither_joins_itself_nor_deadlocks() -> 
 
     loop.feed("stop yourself")
 
-    assert ref.ended.wait(timeout=5).cause is None
-    assert tickets[0].wait(timeout=5).clean_shutdown
+    assert ref.ended.wait(timeout=60).cause is None
+    assert tickets[0].wait(timeout=60).clean_shutdown
 
 
 def test_a_handler_that_waits_for_its_own_end_is_answered_when_its_request_times_out() -> None:
@@ -334,7 +334,7 @@ def test_a_handler_that_waits_for_its_own_end_is_answered_when_its_request_times
     answers: list[ShutdownResult] = []
 
     def wait_for_yourself(_: object) -> None:
-        answers.append(ref.send(ShutdownRequest(timeout=3.0)).wait(timeout=10))
+        answers.append(ref.send(ShutdownRequest(timeout=3.0)).wait(timeout=60))
 
     loop = ProbeLoop(wait_for_yourself, clock=clock)
     ref = LoopActor.start(loop, name="impatient", clock=clock)
@@ -343,7 +343,7 @@ def test_a_handler_that_waits_for_its_own_end_is_answered_when_its_request_times
 
     clock.advance(3.0)
 
-    assert ref.ended.wait(timeout=5).cause is None
+    assert ref.ended.wait(timeout=60).cause is None
     assert not answers[0].clean_shutdown
 
 
@@ -351,7 +351,7 @@ def test_a_stop_before_run_is_not_forgotten() -> None:
     loop = ProbeLoop()
     actor = LoopActor(loop, "early")
 
-    result = actor.send(ShutdownRequest(timeout=10.0)).wait(timeout=5)
+    result = actor.send(ShutdownRequest(timeout=10.0)).wait(timeout=60)
 
     assert result.clean_shutdown
     assert not loop.running
@@ -363,7 +363,7 @@ def test_a_stop_of_the_loop_itself_before_it_is_started_is_not_forgotten() -> No
 
     ref = LoopActor.start(loop, name="stopped before")
 
-    assert ref.ended.wait(timeout=5).cause is None
+    assert ref.ended.wait(timeout=60).cause is None
 
 
 def held_start(hold: Hold) -> FakeClock:
@@ -377,13 +377,13 @@ def test_a_stop_during_starting_is_honoured(make: Any) -> None:
         loop = make()
         ref = LoopActor.start(loop, name="starting", clock=held_start(hold))
         hold.wait_reached()
-        assert ref.send(HealthCheckRequest()).wait(timeout=5).state is LoopState.STARTING
+        assert ref.send(HealthCheckRequest()).wait(timeout=60).state is LoopState.STARTING
 
         result = ref.send(ShutdownRequest(timeout=10.0))
 
-        assert ref.send(HealthCheckRequest()).wait(timeout=5).state is LoopState.STOPPING
+        assert ref.send(HealthCheckRequest()).wait(timeout=60).state is LoopState.STOPPING
         assert not hold.is_released
-    assert result.wait(timeout=5).clean_shutdown
+    assert result.wait(timeout=60).clean_shutdown
     assert getattr(loop, "runs", 0) == 0  # a loop that may forget the stop is not run at all
 
 
@@ -395,12 +395,12 @@ def test_a_foreign_loop_that_clears_the_stop_as_it_enters_is_reminded() -> None:
         hold.wait_reached()
         result = ref.send(ShutdownRequest(timeout=10.0))
         clock.wait_timers(2)  # the request's time-out and the first reminder: the stop was given, and will be cleared
-    loop.entered.wait(timeout=5)
+    loop.entered.wait(timeout=60)
     assert loop.stops == 1
 
     clock.advance(0.05)
 
-    assert result.wait(timeout=5).clean_shutdown
+    assert result.wait(timeout=60).clean_shutdown
     assert loop.stops == 2
 
 
@@ -416,12 +416,12 @@ def test_a_request_that_times_out_says_so_and_a_later_one_gets_the_real_end() ->
 
         clock.advance(2.0)
 
-        timed_out = first.wait(timeout=5)
+        timed_out = first.wait(timeout=60)
         assert (timed_out.clean_shutdown, timed_out.duration) == (False, 2.0)
-        assert ref.send(HealthCheckRequest()).wait(timeout=5).state is LoopState.STOPPING
+        assert ref.send(HealthCheckRequest()).wait(timeout=60).state is LoopState.STOPPING
         second = ref.send(ShutdownRequest(timeout=5.0))
         clock.advance(1.0)
-    result = second.wait(timeout=5)
+    result = second.wait(timeout=60)
     assert (result.clean_shutdown, result.duration) == (True, 3.0)
 
 
@@ -432,21 +432,21 @@ def test_a_time_out_of_zero_asks_for_the_stop_without_waiting() -> None:
         loop.feed("held")
         hold.wait_reached()
 
-        assert not ref.send(ShutdownRequest(timeout=0)).wait(timeout=5).clean_shutdown
+        assert not ref.send(ShutdownRequest(timeout=0)).wait(timeout=60).clean_shutdown
 
-    assert ref.ended.wait(timeout=5).cause is None
+    assert ref.ended.wait(timeout=60).cause is None
 
 
 def test_after_the_end_the_closed_inbox_still_answers() -> None:
     ref = LoopActor.start(ProbeLoop(), name="ended")
     first = stop(ref)
 
-    assert ref.send(ShutdownRequest()).wait(timeout=5) == first
-    assert ref.send(ShutdownConfirmRequest()).wait(timeout=5) == first
-    status = ref.send(HealthCheckRequest()).wait(timeout=5)
+    assert ref.send(ShutdownRequest()).wait(timeout=60) == first
+    assert ref.send(ShutdownConfirmRequest()).wait(timeout=60) == first
+    status = ref.send(HealthCheckRequest()).wait(timeout=60)
     assert (status.state, status.running, status.activity) == (LoopState.STOPPED, False, None)
     with pytest.raises(ActorDeadError):
-        ref.send(ProcessRequest(body=1)).wait(timeout=5)
+        ref.send(ProcessRequest(body=1)).wait(timeout=60)
     with pytest.raises(ActorDeadError):
         ref.tell("anything")
 
@@ -456,22 +456,22 @@ def test_a_confirmation_comes_when_the_loop_has_truly_ended_and_does_not_end_it(
         loop = ProbeLoop(hold)
         ref = LoopActor.start(loop, name="confirmed")
         confirmed = ref.send(ShutdownConfirmRequest())
-        assert ref.send(HealthCheckRequest()).wait(timeout=5).state is not LoopState.STOPPING
+        assert ref.send(HealthCheckRequest()).wait(timeout=60).state is not LoopState.STOPPING
         loop.feed("held")
         hold.wait_reached()
-        ref.send(ShutdownRequest(timeout=0)).wait(timeout=5)
+        ref.send(ShutdownRequest(timeout=0)).wait(timeout=60)
         assert not confirmed.is_ready()
 
-    assert confirmed.wait(timeout=5).clean_shutdown
+    assert confirmed.wait(timeout=60).clean_shutdown
 
 
 def test_a_blocked_long_poll_is_woken_at_once() -> None:
     clock = FakeClock()  # it stands still: nothing here waits for time to pass
     loop = ProbeLoop(clock=clock)
     ref = LoopActor.start(loop, name="woken", clock=clock)
-    loop.entered.wait(timeout=5)
+    loop.entered.wait(timeout=60)
 
-    result = ref.send(ShutdownRequest(timeout=10.0)).wait(timeout=5)
+    result = ref.send(ShutdownRequest(timeout=10.0)).wait(timeout=60)
 
     assert (result.clean_shutdown, result.duration) == (True, 0.0)
 
@@ -483,10 +483,10 @@ def test_pykkas_stop_stops_the_loop_and_answers_when_it_has_ended() -> None:
         loop.feed("held")
         hold.wait_reached()
         stopped = ref.stop(block=False)
-        assert ref.send(HealthCheckRequest()).wait(timeout=5).state is LoopState.STOPPING
+        assert ref.send(HealthCheckRequest()).wait(timeout=60).state is LoopState.STOPPING
         assert not stopped.is_ready()
 
-    assert stopped.wait(timeout=5) is True
+    assert stopped.wait(timeout=60) is True
     assert ref.stop() is False
 
 
@@ -496,8 +496,8 @@ def test_a_loop_that_returns_by_itself_has_stopped_cleanly() -> None:
 
     loop.shutdown()
 
-    assert ref.ended.wait(timeout=5).cause is None
-    result = ref.send(ShutdownRequest()).wait(timeout=5)
+    assert ref.ended.wait(timeout=60).cause is None
+    result = ref.send(ShutdownRequest()).wait(timeout=60)
     assert (result.clean_shutdown, result.duration) == (True, 0.0)
 
 
@@ -516,12 +516,12 @@ def test_a_shutdown_that_raises_is_reported_and_asked_again_until_the_loop_has_e
     clock.wait_timers(2)  # the request's time-out and the first reminder
 
     clock.advance(0.01)
-    answer = result.wait(timeout=5)
-    loop.entered.wait(timeout=5)
+    answer = result.wait(timeout=60)
+    loop.entered.wait(timeout=60)
     clock.advance(0.04)
 
     assert (answer.clean_shutdown, answer.error) == (False, "SystemExit('I will not')")
-    assert ref.ended.wait(timeout=5).cause is None
+    assert ref.ended.wait(timeout=60).cause is None
 
 
 def test_a_blocking_stop_from_inside_the_handler_does_not_wait_for_itself() -> None:
@@ -531,7 +531,7 @@ def test_a_blocking_stop_from_inside_the_handler_does_not_wait_for_itself() -> N
 
     loop.feed("stop yourself")
 
-    assert ref.ended.wait(timeout=5).cause is None
+    assert ref.ended.wait(timeout=60).cause is None
     assert answers == [False]
 
 
@@ -555,9 +555,9 @@ def test_a_loop_whose_shutdown_blocks_for_its_time_out_is_reminded_too() -> None
         hold.wait_reached()
         result = ref.send(ShutdownRequest(timeout=60.0))
         while loop.stops == 0:
-            assert ref.send(HealthCheckRequest()).wait(timeout=5).state is LoopState.STOPPING
+            assert ref.send(HealthCheckRequest()).wait(timeout=60).state is LoopState.STOPPING
 
-    assert result.wait(timeout=10).clean_shutdown
+    assert result.wait(timeout=60).clean_shutdown
 
 
 def test_a_post_that_blocks_does_not_keep_the_stop_from_the_loop() -> None:
@@ -579,7 +579,7 @@ def test_a_post_that_blocks_does_not_keep_the_stop_from_the_loop() -> None:
 
         assert not hold.is_released
     with pytest.raises((ActorDeadError, LoopNotRunningError)):
-        refused.wait(timeout=5)
+        refused.wait(timeout=60)
 
 
 @pytest.mark.parametrize("refused", [{"worker"}, {"worker", "helper"}, {"worker", "helper", "control"}], ids=len)
@@ -595,8 +595,8 @@ def test_a_foreign_loop_that_gets_no_threads_ends_and_answers(refused: set[str])
     else:
         actor.launch()
 
-    assert isinstance(actor.actor_ref.ended.wait(timeout=5).cause, RuntimeError)
-    assert actor.actor_ref.send(HealthCheckRequest()).wait(timeout=5).state is LoopState.FAILED
+    assert isinstance(actor.actor_ref.ended.wait(timeout=60).cause, RuntimeError)
+    assert actor.actor_ref.send(HealthCheckRequest()).wait(timeout=60).state is LoopState.FAILED
 
 
 # Post and process
@@ -608,7 +608,7 @@ def test_post_before_start_returns_false_and_the_callback_never_executes() -> No
 
     assert not actor.actor_ref.post(lambda: ran.append("idle"))
 
-    assert actor.send(ShutdownRequest(timeout=10.0)).wait(timeout=5).clean_shutdown
+    assert actor.send(ShutdownRequest(timeout=10.0)).wait(timeout=60).clean_shutdown
     assert ran == []
 
 
@@ -626,12 +626,12 @@ def test_post_during_starting_returns_false_and_the_callback_never_executes() ->
 def test_post_while_running_is_accepted_and_runs_on_the_worker_whose_poll_it_wakes() -> None:
     loop = ProbeLoop()
     ref = LoopActor.start(loop, name="running")
-    loop.entered.wait(timeout=5)
+    loop.entered.wait(timeout=60)
     where: Ticket[str] = Ticket()
 
     assert ref.post(lambda: where.complete(threading.current_thread().name))
 
-    assert where.wait(timeout=5) == "running-worker"
+    assert where.wait(timeout=60) == "running-worker"
     stop(ref)
 
 
@@ -648,7 +648,7 @@ def test_post_after_a_failure_returns_false() -> None:
     loop = ProbeLoop(_exit)
     ref = LoopActor.start(loop, name="failed")
     loop.feed("crash")
-    ref.ended.wait(timeout=5)
+    ref.ended.wait(timeout=60)
 
     assert not ref.post(lambda: None)
 
@@ -656,7 +656,7 @@ def test_post_after_a_failure_returns_false() -> None:
 def test_post_during_stop_is_rejected_and_rejected_callbacks_never_execute() -> None:
     loop = ProbeLoop()
     ref = LoopActor.start(loop, name="racing")
-    loop.entered.wait(timeout=5)
+    loop.entered.wait(timeout=60)
     executed: list[int] = []
     accepted: list[int] = []
     done = [Ticket[None]() for _ in range(4)]
@@ -670,9 +670,9 @@ def test_post_during_stop_is_rejected_and_rejected_callbacks_never_execute() -> 
         SYSTEM.start_thread(functools.partial(poster, number), f"poster-{number}")
     result = ref.send(ShutdownRequest(timeout=10.0))
     for ticket in done:
-        ticket.wait(timeout=10)
+        ticket.wait(timeout=60)
 
-    assert result.wait(timeout=10).clean_shutdown
+    assert result.wait(timeout=60).clean_shutdown
     assert sorted(executed) == sorted(accepted)
 
 
@@ -688,7 +688,7 @@ def test_post_takes_only_what_can_be_called() -> None:
 def test_a_process_request_returns_the_handlers_result_and_runs_on_the_worker() -> None:
     ref = LoopActor.start(ProbeLoop(lambda body: (body, threading.current_thread().name)), name="process")
 
-    assert ref.send(ProcessRequest(body=7)).wait(timeout=5) == (7, "process-worker")
+    assert ref.send(ProcessRequest(body=7)).wait(timeout=60) == (7, "process-worker")
 
     stop(ref)
 
@@ -697,9 +697,9 @@ def test_a_process_request_whose_handler_raises_fails_alone() -> None:
     ref = LoopActor.start(ProbeLoop(lambda body: 1 // int(str(body))), name="process")
 
     with pytest.raises(ZeroDivisionError):
-        ref.send(ProcessRequest(body=0)).wait(timeout=5)
+        ref.send(ProcessRequest(body=0)).wait(timeout=60)
 
-    assert ref.send(ProcessRequest(body=1)).wait(timeout=5) == 1
+    assert ref.send(ProcessRequest(body=1)).wait(timeout=60) == 1
     stop(ref)
 
 
@@ -709,29 +709,29 @@ def test_a_process_request_while_stopping_is_refused() -> None:
         ref = LoopActor.start(loop, name="stopping")
         loop.feed("held")
         hold.wait_reached()
-        ref.send(ShutdownRequest(timeout=0)).wait(timeout=5)
+        ref.send(ShutdownRequest(timeout=0)).wait(timeout=60)
 
         with pytest.raises(LoopNotRunningError, match="'stopping' is stopping") as caught:
-            ref.send(ProcessRequest(body=1)).wait(timeout=5)
+            ref.send(ProcessRequest(body=1)).wait(timeout=60)
 
     assert caught.value.state == "stopping"
-    ref.ended.wait(timeout=5)
+    ref.ended.wait(timeout=60)
 
 
 def test_a_loop_that_refuses_what_is_posted_refuses_the_process_request() -> None:
     loop = ProbeLoop()
     ref = LoopActor.start(loop, name="closed")
-    loop.entered.wait(timeout=5)
+    loop.entered.wait(timeout=60)
     refused: list[type] = []
 
     def close_then_ask() -> None:
         loop.shutdown()
         ticket = ref.send(ProcessRequest(body=1))
         ticket.on_ready(lambda done: refused.append(type(_error(done))))
-        ticket.wait_ready(timeout=5)
+        ticket.wait_ready(timeout=60)
 
     ref.post(close_then_ask)
-    ref.ended.wait(timeout=5)
+    ref.ended.wait(timeout=60)
 
     assert refused == [LoopNotRunningError]
 
@@ -740,11 +740,11 @@ def test_a_foreign_loop_cannot_process_and_says_so_to_the_sender_and_lives_on() 
     ref = LoopActor.start(ForeignLoop(), name="foreign")
 
     with pytest.raises(UnsupportedRequestError, match="loop 'foreign' cannot do ProcessRequest"):
-        ref.send(ProcessRequest(body=1)).wait(timeout=5)
+        ref.send(ProcessRequest(body=1)).wait(timeout=60)
     with pytest.raises(UnsupportedRequestError, match="SupportsProcess"):
         ref.post(lambda: None)
 
-    assert ref.send(HealthCheckRequest()).wait(timeout=5).running
+    assert ref.send(HealthCheckRequest()).wait(timeout=60).running
     assert stop(ref).clean_shutdown
 
 
@@ -755,7 +755,7 @@ def test_a_message_that_is_no_request_of_a_loop_is_refused_and_ends_nothing(capl
         ref.ask("what?")
     ref.tell("what?")
 
-    assert ref.send(HealthCheckRequest()).wait(timeout=5).running
+    assert ref.send(HealthCheckRequest()).wait(timeout=60).running
     assert "cannot do str" in caplog.text
     stop(ref)
 
@@ -778,13 +778,13 @@ def test_a_base_exception_in_the_handler_ends_only_its_own_loop_with_that_cause(
 
     loop.feed("crash")
 
-    cause = ref.ended.wait(timeout=5).cause
+    cause = ref.ended.wait(timeout=60).cause
     assert isinstance(cause, (SystemExit, KeyboardInterrupt))
-    status = ref.send(HealthCheckRequest()).wait(timeout=5)
+    status = ref.send(HealthCheckRequest()).wait(timeout=60)
     assert (status.state, status.error) == (LoopState.FAILED, repr(cause))
-    result = ref.send(ShutdownRequest()).wait(timeout=5)
+    result = ref.send(ShutdownRequest()).wait(timeout=60)
     assert (result.clean_shutdown, result.error) == (False, repr(cause))
-    assert other.send(ProcessRequest(body="alive")).wait(timeout=5) == "alive"
+    assert other.send(ProcessRequest(body="alive")).wait(timeout=60) == "alive"
     assert stop(other).clean_shutdown
 
 
@@ -792,10 +792,10 @@ def test_a_process_request_that_crashes_the_loop_is_failed_with_the_cause() -> N
     ref = LoopActor.start(ProbeLoop(_exit), name="crashing")
 
     with pytest.raises(ActorDeadError) as caught:
-        ref.send(ProcessRequest(body="crash")).wait(timeout=5)
+        ref.send(ProcessRequest(body="crash")).wait(timeout=60)
 
     assert isinstance(caught.value.__cause__, SystemExit)
-    assert isinstance(ref.ended.wait(timeout=5).cause, SystemExit)
+    assert isinstance(ref.ended.wait(timeout=60).cause, SystemExit)
 
 
 def test_process_requests_that_a_crash_leaves_behind_are_failed() -> None:
@@ -810,10 +810,10 @@ def test_process_requests_that_a_crash_leaves_behind_are_failed() -> None:
         loop.feed("crash")
         hold.wait_reached()
         left_behind = ref.send(ProcessRequest(body="behind it"))
-        ref.send(HealthCheckRequest()).wait(timeout=5)  # the request before it is in the loop's hands
+        ref.send(HealthCheckRequest()).wait(timeout=60)  # the request before it is in the loop's hands
 
     with pytest.raises(ActorDeadError):
-        left_behind.wait(timeout=5)
+        left_behind.wait(timeout=60)
 
 
 def test_a_loop_whose_worker_cannot_be_started_has_failed_with_that_cause() -> None:
@@ -825,10 +825,10 @@ def test_a_loop_whose_worker_cannot_be_started_has_failed_with_that_cause() -> N
 
     ref = LoopActor.start(ProbeLoop(), name="stillborn", clock=clock)
 
-    assert isinstance(ref.ended.wait(timeout=5).cause, RuntimeError)
-    status = ref.send(HealthCheckRequest()).wait(timeout=5)
+    assert isinstance(ref.ended.wait(timeout=60).cause, RuntimeError)
+    status = ref.send(HealthCheckRequest()).wait(timeout=60)
     assert (status.state, status.running) == (LoopState.FAILED, False)
-    assert not ref.send(ShutdownRequest()).wait(timeout=5).clean_shutdown
+    assert not ref.send(ShutdownRequest()).wait(timeout=60).clean_shutdown
 
 
 def test_without_a_thread_for_the_helper_the_loop_is_still_told_to_stop() -> None:
@@ -838,7 +838,7 @@ def test_without_a_thread_for_the_helper_the_loop_is_still_told_to_stop() -> Non
 
     ref = LoopActor.start(ProbeLoop(), name="alone", clock=FakeClock(blocking=FaultyBlocking(before_start=no_helper)))
 
-    assert ref.stop(timeout=5) is True
+    assert ref.stop(timeout=60) is True
 
 
 def test_without_a_thread_for_the_timer_the_loop_is_told_to_stop_and_the_request_is_answered_at_the_end() -> None:
@@ -849,7 +849,7 @@ def test_without_a_thread_for_the_timer_the_loop_is_told_to_stop_and_the_request
     clock = SystemClock(FaultyBlocking(before_start=no_timers))
     ref = LoopActor.start(ProbeLoop(), name="timeless", clock=clock)
 
-    assert ref.send(ShutdownRequest()).wait(timeout=5).clean_shutdown
+    assert ref.send(ShutdownRequest()).wait(timeout=60).clean_shutdown
 
 
 def test_an_actor_that_is_lost_while_its_loop_runs_tells_the_loop_to_stop() -> None:
@@ -861,13 +861,13 @@ def test_an_actor_that_is_lost_while_its_loop_runs_tells_the_loop_to_stop() -> N
 
     loop = ProbeLoop()
     ref = Lost(loop, "lost").launch()
-    loop.entered.wait(timeout=5)
+    loop.entered.wait(timeout=60)
 
     ref.tell("get lost")
 
-    assert isinstance(ref.ended.wait(timeout=5).cause, MemoryError)
-    loop.stop_asked.wait(timeout=5)
-    assert not ref.send(ShutdownRequest()).wait(timeout=5).clean_shutdown
+    assert isinstance(ref.ended.wait(timeout=60).cause, MemoryError)
+    loop.stop_asked.wait(timeout=60)
+    assert not ref.send(ShutdownRequest()).wait(timeout=60).clean_shutdown
 
 
 class UnspeakableError(Exception):
@@ -887,8 +887,8 @@ def test_an_error_that_cannot_be_printed_is_still_the_cause() -> None:
 
     ref = LoopActor.start(Crashing(), name="unspeakable")
 
-    assert isinstance(ref.ended.wait(timeout=5).cause, UnspeakableError)
-    assert ref.send(HealthCheckRequest()).wait(timeout=5).error == "<UnspeakableError without a repr>"
+    assert isinstance(ref.ended.wait(timeout=60).cause, UnspeakableError)
+    assert ref.send(HealthCheckRequest()).wait(timeout=60).error == "<UnspeakableError without a repr>"
 
 
 def test_logging_that_raises_keeps_no_ticket_from_resolving() -> None:
@@ -907,8 +907,8 @@ def test_logging_that_raises_keeps_no_ticket_from_resolving() -> None:
     logging.getLogger("loopwarden").addFilter(broken)
     try:
         crashing = LoopActor.start(ProbeLoop(_exit), name="crashing")
-        crashing.send(ProcessRequest(body="crash")).wait_ready(timeout=5)
-        assert isinstance(crashing.ended.wait(timeout=5).cause, SystemExit)
+        crashing.send(ProcessRequest(body="crash")).wait_ready(timeout=60)
+        assert isinstance(crashing.ended.wait(timeout=60).cause, SystemExit)
         assert stop(LoopActor.start(Refusing(), name="refusing")).clean_shutdown
     finally:
         logging.getLogger("loopwarden").removeFilter(broken)
@@ -921,8 +921,8 @@ def test_a_ticket_cancelled_in_mid_handler_is_counted_in_the_health() -> None:
         hold.wait_reached()
         ticket.cancel()
 
-    assert ref.send(ProcessRequest(body=2)).wait(timeout=5) == "released"
-    assert ref.send(HealthCheckRequest()).wait(timeout=5).unclaimed_replies == 1
+    assert ref.send(ProcessRequest(body=2)).wait(timeout=60) == "released"
+    assert ref.send(HealthCheckRequest()).wait(timeout=60).unclaimed_replies == 1
     stop(ref)
 
 

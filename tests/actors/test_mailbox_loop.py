@@ -148,7 +148,7 @@ def test_a_closed_mailbox_ends_the_loop(jobs: Box, clock: FakeClock) -> None:
 
     jobs.close()
 
-    assert ended.wait(timeout=5) is None
+    assert ended.wait(timeout=60) is None
 
 
 def test_a_stop_wakes_the_poll_at_once(jobs: Box, clock: FakeClock) -> None:
@@ -158,7 +158,7 @@ def test_a_stop_wakes_the_poll_at_once(jobs: Box, clock: FakeClock) -> None:
 
     assert loop.shutdown(timeout=5)
 
-    assert ended.wait(timeout=5) is None
+    assert ended.wait(timeout=60) is None
 
 
 def test_a_stop_before_run_is_remembered(jobs: Box, clock: FakeClock) -> None:
@@ -186,7 +186,7 @@ def test_a_stop_in_the_middle_of_a_batch_completes_the_one_and_returns_all_other
 
         assert not hold.is_released
         assert not stopped.is_ready()
-    result = stopped.wait(timeout=5)
+    result = stopped.wait(timeout=60)
     assert result.clean_shutdown
     assert sorted((fate.fate for fate in result.fates), key=str) == ["done"] + ["returned"] * 9
     assert [message.body for message in returned] == list(range(1, 10))
@@ -231,10 +231,10 @@ def test_a_stop_of_one_loop_leaves_another_on_the_same_mailbox_asleep(jobs: Box,
 
     first.shutdown(timeout=5)
 
-    first_ended.wait(timeout=5)
+    first_ended.wait(timeout=60)
     assert not second_ended.is_ready()
     jobs.send("for the other")
-    got_it.wait(timeout=5)
+    got_it.wait(timeout=60)
     second.shutdown(timeout=5)
     assert seen == ["for the other"]
 
@@ -244,7 +244,7 @@ def test_leaving_the_context_stops_it(jobs: Box, clock: FakeClock) -> None:
         ended = in_background(loop)
         clock.wait_timers()
 
-    assert ended.wait(timeout=5) is None
+    assert ended.wait(timeout=60) is None
 
 
 def test_it_cannot_run_twice_at_once(jobs: Box, clock: FakeClock) -> None:
@@ -257,7 +257,7 @@ def test_it_cannot_run_twice_at_once(jobs: Box, clock: FakeClock) -> None:
 
     assert loop.running
     loop.shutdown(timeout=5)
-    ended.wait(timeout=5)
+    ended.wait(timeout=60)
 
 
 def test_a_loop_that_crashed_can_be_run_again(jobs: Box, clock: FakeClock) -> None:
@@ -319,18 +319,18 @@ def test_a_broker_that_goes_away_makes_the_loop_degraded_and_it_takes_up_work_wh
     seen: Ticket[Any] = Ticket()
     loop = MailboxLoop(source, lambda message: seen.complete(message.body), backoff=Backoff(jitter=0), clock=clock)
     ref = LoopActor.start(loop, name="flaky", clock=clock)
-    source.refused.wait(timeout=5)
+    source.refused.wait(timeout=60)
     clock.wait_timers()
 
-    status = ref.send(HealthCheckRequest()).wait(timeout=5)
+    status = ref.send(HealthCheckRequest()).wait(timeout=60)
     jobs.send("when it is back")
     source.repair()
     clock.advance(0.5)
 
     assert (status.state, status.activity) == (LoopState.RUNNING, Activity.DEGRADED)
-    assert seen.wait(timeout=5) == "when it is back"
+    assert seen.wait(timeout=60) == "when it is back"
     assert "the broker is away" in caplog.text
-    assert ref.send(ShutdownRequest()).wait(timeout=5).clean_shutdown
+    assert ref.send(ShutdownRequest()).wait(timeout=60).clean_shutdown
 
 
 def test_work_posted_to_a_degraded_loop_runs_and_does_not_make_it_spin(jobs: Box, clock: FakeClock) -> None:
@@ -343,11 +343,11 @@ def test_work_posted_to_a_degraded_loop_runs_and_does_not_make_it_spin(jobs: Box
 
     assert loop.post(lambda: ran.complete(None))
 
-    ran.wait(timeout=5)
+    ran.wait(timeout=60)
     clock.wait_timers()  # it waits again, for time to pass
     assert source.refusals <= 3
     loop.shutdown(timeout=5)
-    ended.wait(timeout=5)
+    ended.wait(timeout=60)
 
 
 def test_a_degraded_loop_is_stopped_at_once(jobs: Box, clock: FakeClock) -> None:
@@ -359,7 +359,7 @@ def test_a_degraded_loop_is_stopped_at_once(jobs: Box, clock: FakeClock) -> None
 
     assert loop.shutdown(timeout=5)
 
-    assert ended.wait(timeout=5) is None
+    assert ended.wait(timeout=60) is None
 
 
 # Leases
@@ -410,15 +410,15 @@ def test_each_of_n_workers_has_a_message_in_hand_at_once(jobs: Box, clock: FakeC
             inside.append(message.body)
             if len(inside) == 4:
                 together.complete(None)
-        together.wait(timeout=10)
+        together.wait(timeout=60)
 
     loop = MailboxLoop(jobs, handle, concurrency=4, clock=clock)
     ref = LoopActor.start(loop, name="four", clock=clock)
-    together.wait(timeout=5)
+    together.wait(timeout=60)
 
-    assert ref.send(ShutdownRequest()).wait(timeout=5).clean_shutdown
+    assert ref.send(ShutdownRequest()).wait(timeout=60).clean_shutdown
     assert sorted(inside) == [0, 1, 2, 3]
-    assert ref.send(HealthCheckRequest()).wait(timeout=5).processed == 4
+    assert ref.send(HealthCheckRequest()).wait(timeout=60).processed == 4
 
 
 def test_health_tells_whether_every_worker_has_looked_for_messages(jobs: Box, clock: FakeClock) -> None:
@@ -443,12 +443,12 @@ def test_health_shows_every_workers_message(jobs: Box, clock: FakeClock) -> None
 
         ref = LoopActor.start(MailboxLoop(jobs, handle, concurrency=3, clock=clock), name="three", clock=clock)
         for ticket in reached:
-            ticket.wait(timeout=5)
+            ticket.wait(timeout=60)
 
-        status = ref.send(HealthCheckRequest()).wait(timeout=5)
+        status = ref.send(HealthCheckRequest()).wait(timeout=60)
 
         assert (status.activity, len(status.in_hand)) == (Activity.WORKING, 2)
-    assert ref.send(ShutdownRequest()).wait(timeout=5).clean_shutdown
+    assert ref.send(ShutdownRequest()).wait(timeout=60).clean_shutdown
 
 
 def test_a_crash_in_one_worker_ends_the_loop_with_that_cause_when_all_have_ended(jobs: Box, clock: FakeClock) -> None:
@@ -466,7 +466,7 @@ def test_a_crash_in_one_worker_ends_the_loop_with_that_cause_when_all_have_ended
         hold.wait_reached()
         assert not ended.wait_ready(timeout=0.05)
 
-    assert isinstance(ended.wait(timeout=5), SystemExit)
+    assert isinstance(ended.wait(timeout=60), SystemExit)
     clock.advance(100)
     assert bodies(jobs) == ["crash"]
 
@@ -482,8 +482,8 @@ def test_posted_work_wakes_the_poll_and_runs_on_the_worker(jobs: Box, clock: Fak
 
     assert ref.post(lambda: where.complete(threading.current_thread().name))
 
-    assert where.wait(timeout=5) == "posted-worker"
-    assert ref.send(ShutdownRequest()).wait(timeout=5).clean_shutdown
+    assert where.wait(timeout=60) == "posted-worker"
+    assert ref.send(ShutdownRequest()).wait(timeout=60).clean_shutdown
     assert not loop.post(lambda: None)
 
 
@@ -502,9 +502,9 @@ def test_what_is_posted_before_the_stop_runs_and_after_it_is_refused(jobs: Box, 
 def test_a_process_request_puts_one_body_straight_through(jobs: Box, clock: FakeClock) -> None:
     ref = LoopActor.start(MailboxLoop(jobs, lambda message: message.body * 2, clock=clock), name="process", clock=clock)
 
-    assert ref.send(ProcessRequest(body=21)).wait(timeout=5) == 42
+    assert ref.send(ProcessRequest(body=21)).wait(timeout=60) == 42
 
-    assert ref.send(ShutdownRequest()).wait(timeout=5).clean_shutdown
+    assert ref.send(ShutdownRequest()).wait(timeout=60).clean_shutdown
 
 
 # Bad input
@@ -573,12 +573,12 @@ def test_the_last_error_of_a_handler_shows_in_the_health_and_in_the_log(
         MailboxLoop(jobs, lambda message: message.body.nothing, clock=clock), name="wrong", clock=clock
     )
     jobs.send("body")
-    while ref.send(HealthCheckRequest()).wait(timeout=5).failed == 0:
+    while ref.send(HealthCheckRequest()).wait(timeout=60).failed == 0:
         assert ref.is_alive()
 
-    status = ref.send(HealthCheckRequest()).wait(timeout=5)
+    status = ref.send(HealthCheckRequest()).wait(timeout=60)
 
-    ref.send(ShutdownRequest()).wait(timeout=5)  # after which the log is written
+    ref.send(ShutdownRequest()).wait(timeout=60)  # after which the log is written
     assert "has no attribute 'nothing'" in str(status.last_error)
     assert "a handler of 'jobs' raised, with delivery 1 of message" in caplog.text
 

@@ -67,7 +67,7 @@ def test_in_flight_at_the_shutdown_completes_received_but_not_started_goes_back_
         stopped = ref.send(ShutdownRequest(timeout=10.0))
         [back] = jobs.receive(wait_time_seconds=20)  # waits until the stop has given it back
         assert not hold.is_released
-    assert stopped.wait(timeout=5).clean_shutdown
+    assert stopped.wait(timeout=60).clean_shutdown
     back.put_back()
     jobs.send("never received")
 
@@ -99,9 +99,9 @@ def test_a_lease_that_ends_during_a_long_shutdown_is_redelivered_elsewhere_and_t
 
         elsewhere += jobs.receive()
 
-    assert not stopped.wait(timeout=5).clean_shutdown
-    ref.ended.wait(timeout=5)
-    assert late.wait(timeout=5) is False
+    assert not stopped.wait(timeout=60).clean_shutdown
+    ref.ended.wait(timeout=60)
+    assert late.wait(timeout=60) is False
     assert [message.delivery_count for message in elsewhere] == [2]
     assert jobs.approximate_count() == 1  # the late acknowledge has not touched it
     elsewhere[0].acknowledge()

@@ -58,11 +58,11 @@ class Handler:
 
 
 def health(ref: LoopRef) -> HealthStatus:
-    return ref.send(HealthCheckRequest()).wait(timeout=5)
+    return ref.send(HealthCheckRequest()).wait(timeout=60)
 
 
 def stop(ref: LoopRef) -> ShutdownResult:
-    return ref.send(ShutdownRequest(timeout=10.0)).wait(timeout=10)
+    return ref.send(ShutdownRequest(timeout=10.0)).wait(timeout=60)
 
 
 def stuck_worker(ref: LoopRef) -> int:
@@ -71,7 +71,7 @@ def stuck_worker(ref: LoopRef) -> int:
 
 
 def abandon(ref: LoopRef, worker: int | None = None, **fields: Any) -> AbandonResult:
-    return ref.send(AbandonRequest(worker=worker, **fields)).wait(timeout=5)
+    return ref.send(AbandonRequest(worker=worker, **fields)).wait(timeout=60)
 
 
 # The workers in the health
@@ -126,7 +126,7 @@ def test_a_beat_ends_the_silence(jobs: Box, clock: FakeClock) -> None:
         clock.advance(7)
         silent = health(ref).workers[0].silent_for
         first.release()
-        beaten.wait(timeout=5)
+        beaten.wait(timeout=60)
 
         assert (silent, health(ref).workers[0].silent_for) == (7.0, 0.0)
     stop(ref)
@@ -158,7 +158,7 @@ def test_a_poll_that_lasts_longer_than_it_may_is_silence(jobs: Box, clock: FakeC
 def test_a_loop_that_tells_nothing_but_its_heartbeat_is_its_own_worker(clock: FakeClock) -> None:
     loop = Foreign(Heartbeat(clock))
     ref = LoopActor.start(loop, "foreign", clock=clock)
-    thread = loop.thread.wait(timeout=5)
+    thread = loop.thread.wait(timeout=60)
     clock.advance(7)
 
     [worker] = health(ref).workers
@@ -215,10 +215,10 @@ def test_a_stalled_worker_shows_in_the_health_and_the_log_until_it_beats_again(
 
         ref.send(
             StallReport(worker=worker.worker, last_heartbeat=worker.last_heartbeat, silent_for=7.0, stack="at the hold")
-        ).wait(timeout=5)
+        ).wait(timeout=60)
         stalled = health(ref)
         first.release()
-        beaten.wait(timeout=5)
+        beaten.wait(timeout=60)
         working = health(ref)
 
         assert (stalled.activity, stalled.activity_since) == (Activity.STALLED, 1000.0)
@@ -230,7 +230,7 @@ def test_a_stalled_worker_shows_in_the_health_and_the_log_until_it_beats_again(
 def test_a_report_about_a_worker_that_is_gone_changes_nothing(jobs: Box, clock: FakeClock) -> None:
     ref = LoopActor.start(MailboxLoop(jobs, lambda message: None, clock=clock), "idle", clock=clock)
 
-    ref.send(StallReport(worker=-1, last_heartbeat=1000.0, silent_for=7.0, stack="nowhere")).wait(timeout=5)
+    ref.send(StallReport(worker=-1, last_heartbeat=1000.0, silent_for=7.0, stack="nowhere")).wait(timeout=60)
 
     assert health(ref).activity is Activity.POLLING
     stop(ref)
@@ -262,10 +262,10 @@ def test_a_handler_that_looks_sees_that_it_is_recalled_and_its_worker_goes_on(jo
         hold.wait_reached()
         worker = stuck_worker(ref)
 
-        assert ref.send(RecallRequest(worker=worker)).wait(timeout=5)
-    assert seen.wait(timeout=5) == (False, True)
+        assert ref.send(RecallRequest(worker=worker)).wait(timeout=60)
+    assert seen.wait(timeout=60) == (False, True)
     jobs.send("next")
-    assert next_one.wait(timeout=5) is False
+    assert next_one.wait(timeout=60) is False
     assert [each.worker for each in health(ref).workers] == [worker]
     assert (health(ref).failed, health(ref).state) == (1, LoopState.RUNNING)
     stop(ref)
@@ -282,11 +282,11 @@ def test_a_handler_that_waits_with_its_token_is_woken_by_a_recall(jobs: Box, clo
         woken.complete(message.token.wait(3600, clock))
 
     ref = LoopActor.start(MailboxLoop(jobs, handle, clock=clock), "waiting", clock=clock)
-    entered.wait(timeout=5)
+    entered.wait(timeout=60)
 
-    ref.send(RecallRequest(worker=stuck_worker(ref))).wait(timeout=5)
+    ref.send(RecallRequest(worker=stuck_worker(ref))).wait(timeout=60)
 
-    assert woken.wait(timeout=5) is True
+    assert woken.wait(timeout=60) is True
     stop(ref)
 
 
@@ -299,7 +299,7 @@ def test_a_recall_wakes_a_poll_which_goes_on_with_a_new_token(jobs: Box, clock: 
     assert loop.recall(loop.progress[0].worker)
 
     jobs.send("after the recall")
-    assert seen.wait(timeout=5) == "after the recall"
+    assert seen.wait(timeout=60) == "after the recall"
     assert stop(ref).clean_shutdown
 
 
@@ -312,7 +312,7 @@ def test_messages_that_a_recalled_worker_had_prefetched_do_not_wait_for_its_next
         ref = LoopActor.start(MailboxLoop(jobs, handler, prefetch=3, clock=clock), "prefetching", clock=clock)
         hold.wait_reached()
 
-        ref.send(RecallRequest(worker=stuck_worker(ref))).wait(timeout=5)
+        ref.send(RecallRequest(worker=stuck_worker(ref))).wait(timeout=60)
 
     is_second_done = handler.done("second").wait_ready(1)
     stop(ref)
@@ -328,13 +328,13 @@ def test_a_prefetched_message_whose_lease_ended_while_its_worker_was_recalled_is
         loop = MailboxLoop(jobs, handler, prefetch=2, visibility_timeout=30, wait_time_seconds=20, clock=clock)
         ref = LoopActor.start(loop, "prefetching", clock=clock)
         hold.wait_reached()
-        ref.send(RecallRequest(worker=stuck_worker(ref))).wait(timeout=5)
+        ref.send(RecallRequest(worker=stuck_worker(ref))).wait(timeout=60)
         clock.advance(31)
         [second] = [each for each in jobs.receive(max_messages=2) if each.body == "second"] or jobs.receive()
 
     # Somebody else has it now; the recalled worker gets something to do, so that it looks at what it has.
     jobs.send("third")
-    handler.done("third").wait(timeout=5)
+    handler.done("third").wait(timeout=60)
     stop(ref)
     second.acknowledge()
 
@@ -348,7 +348,7 @@ def test_a_recall_that_reaches_nobody_says_so(jobs: Box, clock: FakeClock, kind:
     )
     ref = LoopActor.start(loop, "deaf", clock=clock)
 
-    assert ref.send(RecallRequest(worker=-1)).wait(timeout=5) is False
+    assert ref.send(RecallRequest(worker=-1)).wait(timeout=60) is False
     stop(ref)
 
 
@@ -358,11 +358,11 @@ def test_a_stop_after_a_recall_is_not_forgotten(jobs: Box, clock: FakeClock) -> 
         ref = LoopActor.start(MailboxLoop(jobs, hold, clock=clock), "both", clock=clock)
         hold.wait_reached()
 
-        ref.send(RecallRequest(worker=stuck_worker(ref))).wait(timeout=5)
+        ref.send(RecallRequest(worker=stuck_worker(ref))).wait(timeout=60)
         stopped = ref.send(ShutdownRequest(timeout=10.0))
         health(ref)
 
-    assert stopped.wait(timeout=5).clean_shutdown
+    assert stopped.wait(timeout=60).clean_shutdown
 
 
 # Replacing
@@ -378,7 +378,7 @@ def test_a_worker_is_replaced_and_its_message_given_back_while_it_still_hangs(jo
         old = stuck_worker(ref)
 
         result = abandon(ref, old, reason="it hangs")
-        handler.done("stuck").wait(timeout=5)
+        handler.done("stuck").wait(timeout=60)
 
         assert (result.abandoned, result.replaced) == (True, True)
         assert [each.delivery_count for each in result.in_hand] == [1]
@@ -405,8 +405,8 @@ def test_the_counts_of_a_replaced_worker_are_kept_and_its_late_end_counts_for_no
         [old] = [worker for worker in loop._workers if worker._in_hand is not None]
         abandon(ref, old.progress.worker)
         for body in ("a", "b", "stuck"):
-            handler.done(body).wait(timeout=5)
-    old.ended.wait(timeout=5)
+            handler.done(body).wait(timeout=60)
+    old.ended.wait(timeout=60)
     stop(ref)
 
     status = health(ref)
@@ -439,9 +439,9 @@ def test_a_zombie_is_refused_whatever_it_does(jobs: Box, clock: FakeClock) -> No
         ref = LoopActor.start(MailboxLoop(jobs, handle, concurrency=2, clock=clock), "two", clock=clock)
         hold.wait_reached()
         abandon(ref, stuck_worker(ref))
-        replaced.wait(timeout=5)
+        replaced.wait(timeout=60)
 
-    assert len(refused.wait(timeout=5)) == 4
+    assert len(refused.wait(timeout=60)) == 4
     assert stop(ref).clean_shutdown
     assert jobs.approximate_count() == 0
 
@@ -460,9 +460,9 @@ def test_a_zombie_that_comes_back_takes_no_more_messages(jobs: Box, clock: FakeC
         ref = LoopActor.start(loop, "two", clock=clock)
         hold.wait_reached()
         [old] = [worker for worker in loop._workers if worker._in_hand is not None]
-        ref.send(RecallRequest(worker=old.progress.worker)).wait(timeout=5)
+        ref.send(RecallRequest(worker=old.progress.worker)).wait(timeout=60)
         abandon(ref, old.progress.worker)
-    old.ended.wait(timeout=5)
+    old.ended.wait(timeout=60)
     zombie = threads[0]
 
     jobs.send_many(range(20))
@@ -482,7 +482,7 @@ def test_what_a_worker_had_prefetched_goes_back_unstarted_when_it_is_replaced(jo
 
         abandon(ref, stuck_worker(ref))
         for body in ("stuck", "second", "third"):
-            handler.done(body).wait(timeout=5)
+            handler.done(body).wait(timeout=60)
 
         assert sorted(handler.finished) == [("second", 1), ("stuck", 2), ("third", 1)]
         assert not hold.is_released
@@ -527,9 +527,9 @@ def test_two_workers_that_are_given_up_at_once_both_give_back_what_they_had(jobs
 
     answers = [ref.send(AbandonRequest(worker=worker)) for worker in workers]
 
-    assert [answer.wait(timeout=5).replaced for answer in answers] == [True, True]
+    assert [answer.wait(timeout=60).replaced for answer in answers] == [True, True]
     for body in ("first", "second"):
-        done[body].wait(timeout=5)
+        done[body].wait(timeout=60)
     assert len(ZOMBIES) == 2
     for hold in holds.values():
         hold.release()
@@ -601,7 +601,7 @@ def test_without_a_thread_for_a_replacement_the_others_go_on(jobs: Box, clock: F
 
         abandon(ref, stuck_worker(ref))
 
-        handler.done("stuck").wait(timeout=5)
+        handler.done("stuck").wait(timeout=60)
         assert handler.finished == [("stuck", 2)]
     assert stop(ref).clean_shutdown
 
@@ -616,7 +616,7 @@ def test_the_only_worker_cannot_be_replaced_so_the_loop_ends_as_abandoned(jobs: 
         hold.wait_reached()
 
         result = abandon(ref, stuck_worker(ref), reason="it hangs")
-        cause = ref.ended.wait(timeout=5).cause
+        cause = ref.ended.wait(timeout=60).cause
 
         assert (result.abandoned, result.replaced, len(result.in_hand)) == (True, False, 1)
         assert isinstance(cause, LoopAbandonedError)
@@ -639,9 +639,9 @@ def test_whoever_gives_a_loop_up_is_always_answered_with_the_result(clock: FakeC
         hold.wait_reached()
 
         answer = ref.send(AbandonRequest(reason="it hangs"))
-        ref.ended.wait(timeout=5)
+        ref.ended.wait(timeout=60)
 
-        assert answer.wait(timeout=5).abandoned
+        assert answer.wait(timeout=60).abandoned
 
 
 def test_the_answer_to_whoever_gives_a_loop_up_comes_before_the_end_of_the_loop(clock: FakeClock) -> None:
@@ -661,7 +661,7 @@ def test_the_answer_to_whoever_gives_a_loop_up_comes_before_the_end_of_the_loop(
         actor._worker_ended = tell_and_dawdle  # type: ignore[method-assign]  # only this one dawdles
         answer = ref.send(AbandonRequest(reason="it hangs"))
 
-        assert answer.wait(timeout=5).abandoned
+        assert answer.wait(timeout=60).abandoned
     assert wait_no_threads() == []
 
 
@@ -677,7 +677,7 @@ def test_without_a_worker_all_of_them_are_given_up(jobs: Box, clock: FakeClock) 
 
     result = abandon(ref)
 
-    assert isinstance(ref.ended.wait(timeout=5).cause, LoopAbandonedError)
+    assert isinstance(ref.ended.wait(timeout=60).cause, LoopAbandonedError)
     assert (result.replaced, len(result.in_hand)) == (False, 2)
     assert len(jobs.receive() + jobs.receive()) == 2
     for hold in holds:
@@ -688,13 +688,13 @@ def test_without_a_worker_all_of_them_are_given_up(jobs: Box, clock: FakeClock) 
 def test_a_foreign_loop_that_is_given_up_ends_and_is_told_to_stop(clock: FakeClock) -> None:
     loop = Foreign(Heartbeat(clock))
     ref = LoopActor.start(loop, "foreign", clock=clock)
-    loop.thread.wait(timeout=5)
+    loop.thread.wait(timeout=60)
     [worker] = health(ref).workers
 
     result = abandon(ref, worker.worker, last_heartbeat=worker.last_heartbeat)
 
     assert (result.abandoned, result.replaced) == (True, False)
-    assert isinstance(ref.ended.wait(timeout=5).cause, LoopAbandonedError)
+    assert isinstance(ref.ended.wait(timeout=60).cause, LoopAbandonedError)
     assert wait_no_threads() == []
 
 
@@ -717,7 +717,7 @@ def test_a_worker_that_has_shown_a_sign_of_life_since_it_was_judged_is_not_given
         judged = health(ref)
         clock.advance(7)
         first.release()
-        beaten.wait(timeout=5)
+        beaten.wait(timeout=60)
         last = next(each.last_heartbeat for each in judged.workers if each.worker == worker)
 
         result = abandon(ref, worker, last_heartbeat=last)
@@ -777,7 +777,7 @@ def test_a_loop_that_is_given_up_twice_is_one_zombie(jobs: Box) -> None:
             zombies = len(ZOMBIES)
 
             store.release()
-            ref.ended.wait(timeout=5)
+            ref.ended.wait(timeout=60)
     assert wait_no_threads() == []
     assert zombies == 1
 
@@ -832,8 +832,8 @@ def test_a_store_that_hangs_is_not_waited_for_and_the_worker_is_fenced_all_the_s
 
         clock.advance(1)
 
-        assert answer.wait(timeout=5).abandoned
-        assert isinstance(ref.ended.wait(timeout=5).cause, LoopAbandonedError)
+        assert answer.wait(timeout=60).abandoned
+        assert isinstance(ref.ended.wait(timeout=60).cause, LoopAbandonedError)
         assert loop._workers[0].token.fenced
         assert not store.is_released
     assert wait_no_threads() == []
@@ -851,7 +851,7 @@ def test_a_loop_does_not_end_while_what_it_has_not_started_is_being_given_back(j
         has_ended = ref.ended.wait_ready(0.1)
         store.release()
 
-        result = stopped.wait(timeout=5)
+        result = stopped.wait(timeout=60)
     assert wait_no_threads() == []
     assert not has_ended
     assert sorted(fate.fate for fate in result.fates) == ["done", "returned"]
@@ -866,9 +866,9 @@ def test_a_loop_that_is_given_up_while_it_stops_ends(jobs: Box, clock: FakeClock
 
         assert abandon(ref, reason="it took too long").abandoned
 
-        result = stopped.wait(timeout=5)
+        result = stopped.wait(timeout=60)
         assert not result.clean_shutdown
-        assert isinstance(ref.ended.wait(timeout=5).cause, LoopAbandonedError)
+        assert isinstance(ref.ended.wait(timeout=60).cause, LoopAbandonedError)
         assert [message.body for message in jobs.receive()] == ["stuck"]
         assert not hold.is_released
 
@@ -882,7 +882,7 @@ def test_a_worker_that_is_given_up_while_its_loop_stops_is_not_a_clean_end(jobs:
 
         ref.send(AbandonRequest(worker=stuck_worker(ref), reason="it took too long"))
 
-        result = stopped.wait(timeout=5)
+        result = stopped.wait(timeout=60)
         [message] = jobs.receive(wait_time_seconds=20)
         assert (message.body, message.delivery_count) == ("stuck", 2)
         assert not hold.is_released
@@ -906,10 +906,10 @@ def test_a_loop_does_not_end_before_what_its_replaced_worker_had_is_back(jobs: B
             store.wait_reached()
             has_ended = ref.ended.wait_ready(0.1)
             store.release()
-            ref.ended.wait(timeout=5)
+            ref.ended.wait(timeout=60)
 
             assert not has_ended
-            assert answer.wait(timeout=5).abandoned
+            assert answer.wait(timeout=60).abandoned
             assert [message.body for message in jobs.receive()] == ["stuck"]
 
 
@@ -924,7 +924,7 @@ def test_what_became_of_the_messages_of_a_replaced_worker_is_in_the_result(jobs:
 
         ref.send(AbandonRequest(worker=stuck_worker(ref)))
 
-        result = stopped.wait(timeout=5)
+        result = stopped.wait(timeout=60)
         assert second.id == ids[1]
         assert (ids[1], "returned") in [(fate.message_id, fate.fate) for fate in result.fates]
 
@@ -948,7 +948,7 @@ def test_a_loop_that_can_be_stopped_without_blocking_needs_no_helper(jobs: Box, 
     clock = FakeClock(blocking=FaultyBlocking(before_start=started.append))
     loop: Any = ProbeLoop(clock=clock) if kind == "probe" else MailboxLoop(jobs, lambda message: None, clock=clock)
     ref = LoopActor.start(loop, "lean", clock=clock)
-    ref.ready.wait(timeout=5)
+    ref.ready.wait(timeout=60)
 
     assert stop(ref).clean_shutdown
 
@@ -967,7 +967,7 @@ def test_a_loop_that_has_something_to_give_back_does_that_on_a_helper(jobs: Box)
         [message] = jobs.receive(wait_time_seconds=20)
 
         assert message.body == "unstarted"
-    assert stopped.wait(timeout=5).clean_shutdown
+    assert stopped.wait(timeout=60).clean_shutdown
     assert "batch-helper" in started
 
 
@@ -1030,12 +1030,12 @@ def test_a_token_waits_until_it_is_stopped() -> None:
         settle(result, token.wait)
 
     SYSTEM.start_thread(wait, "waits")
-    entered.wait(timeout=5)
+    entered.wait(timeout=60)
 
     assert not result.wait_ready(0.02)
     token.stop()
 
-    assert result.wait(timeout=5) is True
+    assert result.wait(timeout=60) is True
     assert token._gates == []
 
 
@@ -1046,7 +1046,7 @@ def test_a_token_waits_no_longer_than_it_is_told(clock: FakeClock) -> None:
 
     clock.advance(5)
 
-    assert result.wait(timeout=5) is False
+    assert result.wait(timeout=60) is False
     assert token._gates == []
 
 
@@ -1067,7 +1067,7 @@ def test_a_nudge_is_no_stop_and_does_not_end_a_wait_for_one(clock: FakeClock) ->
     is_over = result.wait_ready(0.05)
     token.stop()
 
-    assert result.wait(timeout=5) is True
+    assert result.wait(timeout=60) is True
     assert not is_over
 
 
@@ -1079,7 +1079,7 @@ def test_ten_threads_that_wait_with_one_token_are_all_woken() -> None:
 
     token.stop()
 
-    assert all(result.wait(timeout=5) for result in results)
+    assert all(result.wait(timeout=60) for result in results)
 
 
 # Zombies

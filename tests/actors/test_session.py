@@ -68,7 +68,7 @@ LOG = Slice(Log()).on(Added, note)
 
 
 def failure(ticket: Ticket[Any]) -> BaseException | None:
-    assert ticket.wait_ready(10), "a ticket always resolves"
+    assert ticket.wait_ready(60), "a ticket always resolves"
     try:
         ticket.wait(0)
     except BaseException as error:  # noqa: BLE001  it is what the test looks at
@@ -78,9 +78,9 @@ def failure(ticket: Ticket[Any]) -> BaseException | None:
 
 def test_an_event_is_answered_with_its_place_and_what_it_changed_and_is_then_in_the_state() -> None:
     with Session.open("shop", [TOTAL, LOG]) as session:
-        first = session.dispatch(Added(amount=5)).wait(5)
-        second = session.dispatch(Cleared()).wait(5)
-        third = session.dispatch(Cleared()).wait(5)
+        first = session.dispatch(Added(amount=5)).wait(60)
+        second = session.dispatch(Cleared()).wait(60)
+        third = session.dispatch(Cleared()).wait(60)
 
         assert first == (1, (Total, Log))
         assert (second.sequence, second.changed) == (2, (Total,))
@@ -96,7 +96,7 @@ def test_a_state_that_was_taken_does_not_change_and_cannot_be_changed() -> None:
     with Session.open("shop", [TOTAL]) as session:
         before = session.state
 
-        session.dispatch(Added(amount=5)).wait(5)
+        session.dispatch(Added(amount=5)).wait(60)
 
         assert before[Total] == Total()
         with pytest.raises(TypeError):
@@ -118,16 +118,16 @@ def test_a_reducer_that_raises_fails_its_dispatch_alone_and_changes_nothing() ->
 def test_a_reducer_that_returns_something_else_fails_its_dispatch_by_name() -> None:
     forgetful: Slice[Any] = Slice(Total()).on(Added, lambda total, added: None)  # type: ignore[arg-type, return-value]  # pyright: ignore[reportArgumentType]  that is the test
     with Session.open("shop", [forgetful, LOG]) as session, pytest.raises(TypeError, match="Total for Added returned"):
-        session.dispatch(Added(amount=1)).wait(5)
+        session.dispatch(Added(amount=1)).wait(60)
 
 
 def test_an_event_that_no_slice_knows_is_refused_by_name_and_the_session_lives() -> None:
     with Session.open("shop", [TOTAL]) as session:
         for unknown in (Total(), "text", HealthCheckRequest()):
             with pytest.raises(UnsupportedRequestError, match=f"cannot do {type(unknown).__name__}: no slice"):
-                session.dispatch(unknown).wait(5)
+                session.dispatch(unknown).wait(60)
 
-        assert session.dispatch(Added(amount=1)).wait(5).sequence == 1
+        assert session.dispatch(Added(amount=1)).wait(60).sequence == 1
 
 
 def test_what_is_told_and_cannot_be_done_is_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -136,7 +136,7 @@ def test_what_is_told_and_cannot_be_done_is_logged(caplog: pytest.LogCaptureFixt
         session.tell("text")
         session.tell(Added(amount=3))
 
-        assert session.send(StateRequest()).wait(5)[Total] == Total(sum=3)
+        assert session.send(StateRequest()).wait(60)[Total] == Total(sum=3)
     assert [text for text in caplog.messages if "could not do" in text] == [
         "Session 'shop' could not do Added: ValueError(-1)",
         "Session 'shop' could not do str: UnsupportedRequestError("
@@ -159,9 +159,9 @@ def test_a_base_exception_in_a_reducer_ends_its_session_alone() -> None:
         assert failure(blocked) is None
         assert failure(tickets[0]) is None
         assert [type(failure(ticket)) for ticket in (*tickets[1:], asked)] == [ActorDeadError] * 3
-        assert isinstance(session.ended.wait(5).cause, SystemExit)
+        assert isinstance(session.ended.wait(60).cause, SystemExit)
         assert session.state[Total] == Total(sum=1)
-        assert other.dispatch(Added(amount=1)).wait(5).sequence == 1
+        assert other.dispatch(Added(amount=1)).wait(60).sequence == 1
 
 
 @pytest.mark.parametrize("events", [LARGEST_BATCH - 1, LARGEST_BATCH, LARGEST_BATCH + 1, 3 * LARGEST_BATCH])
@@ -181,7 +181,7 @@ def test_what_waits_together_keeps_its_order_with_what_is_no_event(events: int) 
         hold.release()
 
         assert [result.sequence for result in wait_all(before + after, 10)] == list(range(2, 2 * events + 2))
-        assert between.wait(5)[Total] == Total(sum=events)
+        assert between.wait(60)[Total] == Total(sum=events)
         assert isinstance(failure(late), ActorDeadError)
         # What nobody waits for is done nevertheless.
         assert session.state[Total] == Total(sum=2 * events + 1)
@@ -347,16 +347,16 @@ def test_what_is_declared_wrongly_is_named_before_anything_starts(declare: Calla
 
 def test_a_snapshot_can_be_sent_and_restored_as_one_more_event() -> None:
     with Session.open("shop", [TOTAL, LOG]) as session, Session.open("copy", [TOTAL, LOG]) as copy:
-        session.dispatch(Added(amount=5)).wait(5)
-        copy.dispatch(Added(amount=1)).wait(5)
+        session.dispatch(Added(amount=5)).wait(60)
+        copy.dispatch(Added(amount=1)).wait(60)
         snapshot = SessionSnapshot.model_validate_json(session.snapshot().model_dump_json())
 
-        restored = copy.restore(snapshot).wait(5)
+        restored = copy.restore(snapshot).wait(60)
 
         assert (snapshot.name, snapshot.sequence) == ("shop", 1)
         assert restored == (2, (Total, Log))
         assert (copy.state[Total], copy.state[Log]) == (Total(sum=5), Log(1, ((0, 5),)))
-        assert copy.dispatch(Added(amount=1)).wait(5).sequence == 3
+        assert copy.dispatch(Added(amount=1)).wait(60).sequence == 3
 
 
 @pytest.mark.parametrize(
@@ -377,10 +377,10 @@ def test_a_snapshot_can_be_sent_and_restored_as_one_more_event() -> None:
 )
 def test_a_snapshot_of_something_else_is_refused_by_name(snapshot: SessionSnapshot, culprit: str) -> None:
     with Session.open("shop", [TOTAL]) as session:
-        session.dispatch(Added(amount=5)).wait(5)
+        session.dispatch(Added(amount=5)).wait(60)
 
         with pytest.raises(ValueError, match=culprit):
-            session.restore(snapshot).wait(5)
+            session.restore(snapshot).wait(60)
 
         assert (session.sequence, session.state[Total]) == (1, Total(sum=5))
 
@@ -389,11 +389,11 @@ def test_a_child_has_its_own_state_is_in_the_snapshot_and_ends_with_its_parent()
     session = Session.open("shop", [TOTAL])
     child = session.child("till", [LOG])
     grandchild = child.child("drawer", [TOTAL])
-    child.dispatch(Added(amount=5)).wait(5)
-    grandchild.dispatch(Added(amount=7)).wait(5)
+    child.dispatch(Added(amount=5)).wait(60)
+    grandchild.dispatch(Added(amount=7)).wait(60)
     snapshot = session.snapshot()
-    child.dispatch(Added(amount=6)).wait(5)
-    session.restore(snapshot).wait(5)
+    child.dispatch(Added(amount=6)).wait(60)
+    session.restore(snapshot).wait(60)
 
     assert session.close(timeout=5)
 
@@ -415,13 +415,13 @@ def test_a_snapshot_with_an_unknown_grandchild_or_slice_of_a_child_changes_nobod
         snapshot = session.snapshot()
     with Session.open("shop", [TOTAL]) as session:
         till, office = session.child("till", [TOTAL]), session.child("office", [TOTAL])
-        session.dispatch(Added(amount=50)).wait(5)
+        session.dispatch(Added(amount=50)).wait(60)
 
         with pytest.raises(ValueError, match="Session 'till' has no child 'drawer'"):
-            session.restore(snapshot).wait(5)
+            session.restore(snapshot).wait(60)
         till.child("drawer", [TOTAL])
         with pytest.raises(ValueError, match="session 'office' has no slice 'Log'"):
-            session.restore(snapshot).wait(5)
+            session.restore(snapshot).wait(60)
 
         assert (session.sequence, session.state[Total]) == (1, Total(sum=50))
         assert (till.sequence, office.sequence) == (0, 0)
@@ -459,15 +459,15 @@ def test_a_reducer_can_neither_start_a_child_nor_wait_for_the_end() -> None:
     child = session.child("till", [Slice(Total()).on(Cleared, misuse)])
     refs.append(session)
 
-    assert child.dispatch(Cleared()).wait(5).sequence == 1
-    assert session.ended.wait_ready(5)
+    assert child.dispatch(Cleared()).wait(60).sequence == 1
+    assert session.ended.wait_ready(60)
 
 
 def test_a_supervised_session_that_crashes_is_started_again_with_its_state(tmp_path: Path) -> None:
     spec = ChildSpec(id="shop", start=lambda: Session("shop", [TOTAL], journal=tmp_path / "shop.db"))
     boss = Supervisor.start("boss", children=[spec], backoff=None)
     shop = boss.child("shop")
-    assert shop.ready.wait_ready(5)
+    assert shop.ready.wait_ready(60)
     shop.ask(Added(amount=5))
 
     assert isinstance(failure(shop.ask(Ended(), block=False)), ActorDeadError)
@@ -480,8 +480,8 @@ def test_a_supervised_session_that_crashes_is_started_again_with_its_state(tmp_p
                 continue
 
     assert again().sequence == 2
-    assert shop.send(StateRequest()).wait(5)[Total] == Total(sum=6)
-    boss.stop(timeout=10)
+    assert shop.send(StateRequest()).wait(60)[Total] == Total(sum=6)
+    boss.stop(timeout=60)
 
 
 @pytest.mark.parametrize("message", [Added(amount=1), StateRequest()], ids=["event", "request"])
@@ -503,7 +503,7 @@ def test_who_is_given_up_with_a_message_on_its_way_into_the_batch_answers_it(mes
     hold.release()
 
     assert isinstance(failure(ticket), ActorDeadError)
-    assert session.ended.wait_ready(5)
+    assert session.ended.wait_ready(60)
     assert session.sequence == 0
 
 
@@ -513,7 +513,7 @@ def test_a_session_that_hangs_and_is_given_up_can_write_no_more_once_another_has
     stuck = Slice(Total()).on(Cleared, lambda total, _: (hold(), Total(sum=99))[1]).on(Added, add)
     actor = Session("shop", [stuck], journal=journal)
     zombie = actor.launch()
-    zombie.dispatch(Added(amount=5)).wait(5)
+    zombie.dispatch(Added(amount=5)).wait(60)
     held, behind = zombie.dispatch(Cleared()), zombie.dispatch(Added(amount=1))
     hold.wait_reached()
     with hold:
@@ -525,7 +525,7 @@ def test_a_session_that_hangs_and_is_given_up_can_write_no_more_once_another_has
         assert [type(failure(ticket)) for ticket in (held, behind)] == [ActorDeadError, ActorDeadError]
         with Session.open("shop", [TOTAL], journal=journal) as session:
             hold.release()
-            assert isinstance(zombie.ended.wait(10).cause, JournalLockedError)
-            assert session.dispatch(Added(amount=1)).wait(5).sequence == 2
+            assert isinstance(zombie.ended.wait(60).cause, JournalLockedError)
+            assert session.dispatch(Added(amount=1)).wait(60).sequence == 2
             assert session.state[Total] == Total(sum=6)
     assert zombie.state[Total] == Total(sum=5)

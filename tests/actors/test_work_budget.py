@@ -112,7 +112,7 @@ def test_there_is_never_more_in_hand_than_the_limit_and_every_loop_has_its_share
         LoopActor.start(MailboxLoop(box, watch.handle, budget=budget, concurrency=count), box.name)
         for box, count in zip(mailboxes, counts, strict=True)
     ]
-    all_wait.wait(10)
+    all_wait.wait(60)
     for permit in held:
         permit.release()
 
@@ -138,8 +138,8 @@ def test_at_the_limit_nobody_receives_and_what_waits_is_not_leased() -> None:
 
         all_ask = counted.expect(20)
         refs = [LoopActor.start(MailboxLoop(box, handle, budget=budget), box.name) for box in mailboxes]
-        all_ask.wait(10)
-        five.wait(10)
+        all_ask.wait(60)
+        five.wait(60)
         statuses = check_health(refs)
         untouched = [box.receive(max_messages=10, visibility_timeout=0) for box in mailboxes]
 
@@ -170,7 +170,7 @@ def test_a_loop_at_the_limit_receives_nothing_and_says_why(clock: FakeClock) -> 
         hold.wait_reached()
         asks = counted.expect(1)
         waits = LoopActor.start(MailboxLoop(second, lambda _: None, budget=budget), "waits")
-        asks.wait(5)
+        asks.wait(60)
         status = _until_throttled(waits)
 
         assert (status.activity, second.approximate_count()) == (Activity.THROTTLED, 1)
@@ -186,7 +186,7 @@ def test_a_loop_at_the_limit_receives_nothing_and_says_why(clock: FakeClock) -> 
 
 def _until_throttled(ref: LoopRef) -> Any:
     while True:  # it has asked for its permit, and is about to wait
-        status = ref.send(HealthCheckRequest()).wait(5)
+        status = ref.send(HealthCheckRequest()).wait(60)
         if status.activity is Activity.THROTTLED and status.budget is not None and status.budget.waiting:
             return status
 
@@ -199,9 +199,9 @@ def test_a_stop_ends_the_wait_for_a_permit() -> None:
         hold.wait_reached()
         asks = counted.expect(1)
         waits = LoopActor.start(MailboxLoop(second, lambda _: None, budget=budget), "waits")
-        asks.wait(5)
+        asks.wait(60)
 
-        assert waits.send(ShutdownRequest(timeout=5)).wait(10).clean_shutdown
+        assert waits.send(ShutdownRequest(timeout=5)).wait(60).clean_shutdown
         assert budget.snapshot().waiting == 0
     stop(busy)
 
@@ -212,7 +212,7 @@ def test_loops_that_have_nothing_to_receive_hold_nothing() -> None:
     idle = [LoopActor.start(MailboxLoop(empty, print, budget=budget), f"idle-{number}") for number in range(3)]
     working = LoopActor.start(MailboxLoop(full, watch.handle, budget=budget), "working")
 
-    watch.all_done.wait(5)
+    watch.all_done.wait(60)
     stop(*idle, working)
 
     assert watch.done == {"box-0": 3}
@@ -231,12 +231,12 @@ def test_a_worker_that_was_given_up_gives_its_permit_back() -> None:
 
         stuck = LoopActor.start(MailboxLoop(box, handle, budget=budget), "stuck")
         hold.wait_reached()
-        stuck.send(AbandonRequest(reason="it hangs")).wait(5)
+        stuck.send(AbandonRequest(reason="it hangs")).wait(60)
         other = LoopActor.start(MailboxLoop(box, handle, budget=budget), "other")
 
-        assert seen.wait(5) == 0
+        assert seen.wait(60) == 0
         stop(other)
-    stuck.ended.wait(5)
+    stuck.ended.wait(60)
     assert budget.snapshot().used == 0
 
 
@@ -247,7 +247,7 @@ def test_a_crash_gives_the_permit_back() -> None:
         raise SystemExit
 
     ref = LoopActor.start(MailboxLoop(box, die, budget=budget), "dies")
-    ref.ended.wait(5)
+    ref.ended.wait(60)
 
     assert budget.snapshot().used == 0
 
@@ -260,7 +260,7 @@ def test_a_heavy_message_counts_as_much_as_its_weight() -> None:
         hold.wait_reached()
         asks = counted.expect(1)
         waits = LoopActor.start(MailboxLoop(light, print, budget=budget), "light")
-        asks.wait(5)
+        asks.wait(60)
 
         assert _until_throttled(waits).budget.used == 3
         stop(waits)
@@ -273,7 +273,7 @@ def test_a_light_one_does_not_pass_a_heavy_one_that_waits() -> None:
     first = budget.take(light, Token())
     token, taken, asks = Token(), Ticket[Any](), counted.expect(1)
     SYSTEM.start_thread(lambda: taken.complete(budget.take(heavy, token)), "heavy")
-    asks.wait(5)
+    asks.wait(60)
     while not budget.snapshot().waiting:
         pass  # it has asked, and is about to wait
     nudged = Token()
@@ -283,7 +283,7 @@ def test_a_light_one_does_not_pass_a_heavy_one_that_waits() -> None:
     assert budget.take(light, nudged) is None  # there is room for it, but it is not its turn
     first.release()
     first.release()
-    assert taken.wait(5) is not None
+    assert taken.wait(60) is not None
     assert budget.snapshot().used == 2
     taken.wait(0).release()
 
@@ -356,7 +356,7 @@ def test_a_stopped_token_ends_the_wait(box: Any) -> None:
     token.stop()
     box.send("here")
 
-    assert answer.wait(5) is False
+    assert answer.wait(60) is False
 
 
 def test_the_close_of_the_mailbox_ends_the_wait(box: Any) -> None:
@@ -364,14 +364,14 @@ def test_the_close_of_the_mailbox_ends_the_wait(box: Any) -> None:
     box.close()
 
     with pytest.raises(MailboxClosedError):
-        answer.wait(5)
+        answer.wait(60)
 
 
 def test_a_lease_that_ends_is_told(box: Any) -> None:
     box.send("here")
     box.receive(visibility_timeout=0.05)
 
-    assert waiting(box).wait(5) is True
+    assert waiting(box).wait(60) is True
 
 
 def test_a_receive_that_waits_beside_gets_the_message(box: Any) -> None:
@@ -380,6 +380,6 @@ def test_a_receive_that_waits_beside_gets_the_message(box: Any) -> None:
     SYSTEM.start_thread(lambda: received.complete(box.receive(wait_time_seconds=20)), "receives")
     box.send("here")
 
-    assert [message.body for message in received.wait(5)] == ["here"]
+    assert [message.body for message in received.wait(60)] == ["here"]
     token.stop()  # if it was not told, because the other was faster
-    assert waits.wait_ready(5)
+    assert waits.wait_ready(60)

@@ -103,7 +103,7 @@ def test_many_who_open_a_new_file_at_once_all_succeed(path: Path, attempt: int) 
     together = threading.Barrier(many)
 
     def open_and_send(number: int) -> None:
-        together.wait(5)
+        together.wait(60)
         with contextlib.closing(SqliteMailbox[str, Any](path, f"box-{number % 2}")) as box:
             box.send(f"{attempt}/{number}")
 

@@ -222,9 +222,9 @@ def test_a_receive_that_waits_for_dead_letters_is_woken_by_one(tmp_path: Path, k
 
     message.dead_letter("for the test")
 
-    received.wait_ready(5)
+    received.wait_ready(60)
     token.stop()
-    letters = received.wait(5)
+    letters = received.wait(60)
     mailbox.close()
     assert [letter.body.body for letter in letters] == [1]
 
@@ -287,11 +287,11 @@ def test_a_receive_that_waits_in_another_process_is_woken_by_a_send(tmp_path: Pa
         assert child.stdout is not None
         SYSTEM.start_thread(functools.partial(read, child.stdout), "reader")
         try:
-            assert lines.get(timeout=10) == "waiting"
+            assert lines.get(timeout=60) == "waiting"
             mailbox.send("from the parent")
 
-            assert lines.get(timeout=10) == "from the parent"
-            assert child.wait(timeout=10) == 0
+            assert lines.get(timeout=60) == "from the parent"
+            assert child.wait(timeout=60) == 0
         finally:
             child.kill()
     assert mailbox.approximate_count() == 0

@@ -48,8 +48,8 @@ def test_64_threads_race_to_complete_one_ticket_10_000_times() -> None:
         for turn in turns:
             turn.put(ticket)
 
-        assert sum(outcomes.get(timeout=10) for _ in range(writers)) == 1
-        assert reads.get(timeout=10) == ticket.wait()
+        assert sum(outcomes.get(timeout=60) for _ in range(writers)) == 1
+        assert reads.get(timeout=60) == ticket.wait()
 
     for turn in [*turns, readings]:
         turn.put(None)
@@ -91,7 +91,7 @@ def test_200_actors_die_at_random_moments_while_8_threads_ask_without_a_time_out
 
     assert sorted(done.get(timeout=60) for _ in range(8)) == list(range(8))
     for ref in refs:
-        ref.ended.wait(timeout=10)
+        ref.ended.wait(timeout=60)
 
 
 @pytest.mark.parametrize("block", range(20))
@@ -143,4 +143,4 @@ def test_loops_that_are_started_asked_and_stopped_at_random_always_answer(seed: 
 
     assert all(ticket.wait_ready(timeout=30) for ticket in tickets)
     for ref in refs:
-        ref.ended.wait(timeout=10)
+        ref.ended.wait(timeout=60)

@@ -82,7 +82,7 @@ def storm(seed: int) -> tuple[list[SupervisionEvent], int, int]:
     )
     with Supervisor.open("storm", intensity=None, children=children) as supervisor:
         stream = supervisor.subscribe()
-        refs = [info.ref for info in supervisor.send(WhichChildrenRequest()).wait(timeout=10)]
+        refs = [info.ref for info in supervisor.send(WhichChildrenRequest()).wait(timeout=60)]
         reading: Ticket[None] = Ticket()
 
         def read() -> None:
@@ -93,10 +93,10 @@ def storm(seed: int) -> tuple[list[SupervisionEvent], int, int]:
         end = SYSTEM_CLOCK.monotonic() + SECONDS
         while SYSTEM_CLOCK.monotonic() < end:
             assert len(check_health(refs, timeout=10)) == LOOPS
-            assert supervisor.send(HealthCheckRequest()).wait(timeout=10).running
-            assert len(supervisor.send(WhichChildrenRequest()).wait(timeout=10)) == LOOPS
+            assert supervisor.send(HealthCheckRequest()).wait(timeout=60).running
+            assert len(supervisor.send(WhichChildrenRequest()).wait(timeout=60)) == LOOPS
             answered += 1
-        crashes = supervisor.send(HealthCheckRequest()).wait(timeout=10).restarts
+        crashes = supervisor.send(HealthCheckRequest()).wait(timeout=60).restarts
     reading.wait(timeout=30)
     return events, answered, crashes
 

@@ -38,7 +38,7 @@ def supervising(
     try:
         yield ref
     finally:
-        ref.stop(timeout=5)
+        ref.stop(timeout=60)
 
 
 def serve_apart(tree: Supervisor, **options: Any) -> tuple[Service, Ticket[ShutdownReport]]:
@@ -46,7 +46,7 @@ def serve_apart(tree: Supervisor, **options: Any) -> tuple[Service, Ticket[Shutd
     service = Service(tree, signals=(), stall_threshold=None, **options)
     returned: Ticket[ShutdownReport] = Ticket()
     SYSTEM.start_thread(lambda: settle(returned, service.run), "service")
-    service.ref.ready.wait_ready(5)
+    service.ref.ready.wait_ready(60)
     return service, returned
 
 
@@ -69,7 +69,7 @@ def crash_and_wait(ref: ChildRef, events: EventStream, error: BaseException | No
 def outcome(ticket: Ticket[Any]) -> object:
     """Return what a ticket resolves to, the error if it is one."""
     try:
-        return ticket.wait(timeout=5)
+        return ticket.wait(timeout=60)
     except BaseException as error:  # noqa: BLE001  it is data here
         return error
 

@@ -31,7 +31,7 @@ def test_a_loop_that_is_given_up_leaves_its_worker_behind_and_not_its_actor() ->
         hold.wait_reached()
 
         boss.send(AbandonRequest(reason="told to"))
-        boss.ended.wait(5)
+        boss.ended.wait(60)
 
         assert ZOMBIES.names == ("stuck-worker",)
 
@@ -51,16 +51,16 @@ def test_when_the_budget_is_over_those_with_nothing_in_hand_still_end_cleanly(cl
     service = Service(tree, signals=(), clock=clock)
     returned: Ticket[ShutdownReport] = Ticket()
     SYSTEM.start_thread(lambda: settle(returned, service.run), "service")
-    service.ref.ready.wait(5)
+    service.ref.ready.wait(60)
     for number, hold in enumerate(holds):
         boxes[number].send(number)
         hold.wait_reached()
 
     service.shut_down(timeout=10.0)
-    service.intake_closed.wait(5)
+    service.intake_closed.wait(60)
     clock.wait_timers(len(boxes))
     clock.advance(10.0)
-    report = returned.wait(5)
+    report = returned.wait(60)
 
     for hold in holds:
         hold.release()
@@ -83,4 +83,4 @@ def test_a_short_time_left_does_not_make_children_be_told_one_after_the_other() 
 
         clock.advance(PATIENCE)
 
-        wait_all([loop.stop_asked for loop in loops], timeout=5)
+        wait_all([loop.stop_asked for loop in loops], timeout=60)

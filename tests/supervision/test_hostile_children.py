@@ -44,7 +44,7 @@ def test_a_child_whose_own_actor_hangs_does_not_keep_its_supervisor_from_ending(
 
             clock.advance(LAST_SECONDS)
 
-            assert stopped.wait(timeout=5)
+            assert stopped.wait(timeout=60)
             assert "hung-control" in ZOMBIES.names
     assert wait_no_threads() == []
 
@@ -153,8 +153,8 @@ def test_a_handler_that_stops_its_own_loop_does_not_wait_for_itself(concurrency:
 
     jobs.send("stop yourself")
 
-    assert answer.wait(timeout=5) is False
-    refs[0].ended.wait(timeout=5)
+    assert answer.wait(timeout=60) is False
+    refs[0].ended.wait(timeout=60)
 
 
 class Own(ControlActor):
@@ -176,7 +176,7 @@ def test_everybody_who_asked_an_actor_that_is_abandoned_is_answered(spec: ChildS
         hold.wait_reached()
         behind = [ref.ask("behind", block=False) for _ in range(3)]
 
-        boss.stop(timeout=5)
+        boss.stop(timeout=60)
 
         assert {type(outcome(ticket)) for ticket in (in_hand, *behind)} == {ActorDeadError}
         assert not hold.is_released
@@ -191,7 +191,7 @@ def test_a_plain_actor_that_is_killed_while_many_ask_leaves_no_thread() -> None:
             boss.stop(block=False)
             tickets += [ref.ask("hello", block=False) for _ in range(20)]
             for ticket in tickets:
-                assert ticket.wait_ready(timeout=5)
+                assert ticket.wait_ready(timeout=60)
     assert wait_no_threads() == []
     assert len(ZOMBIES) == 0
 
@@ -202,13 +202,13 @@ def test_what_is_processed_by_a_worker_that_is_given_up_is_answered() -> None:
         ref = LoopActor.start(MailboxLoop(jobs, hold, concurrency=2), "two")
         asked = ref.send(ProcessRequest(body="stuck"))
         hold.wait_reached()
-        statuses = ref.send(HealthCheckRequest()).wait(timeout=5).workers
+        statuses = ref.send(HealthCheckRequest()).wait(timeout=60).workers
 
         for status in statuses:
-            ref.send(AbandonRequest(worker=status.worker)).wait(timeout=5)
+            ref.send(AbandonRequest(worker=status.worker)).wait(timeout=60)
 
         assert isinstance(outcome(asked), LoopAbandonedError)
-        ref.stop(timeout=5)
+        ref.stop(timeout=60)
 
 
 def test_messages_that_a_fenced_worker_had_not_begun_go_back() -> None:
@@ -218,9 +218,9 @@ def test_messages_that_a_fenced_worker_had_not_begun_go_back() -> None:
         ref = LoopActor.start(MailboxLoop(jobs, hold, prefetch=3, concurrency=1), "one")
         hold.wait_reached()
 
-        ref.send(AbandonRequest(reason="it hangs")).wait(timeout=5)
+        ref.send(AbandonRequest(reason="it hangs")).wait(timeout=60)
 
-        ref.ended.wait(timeout=5)
+        ref.ended.wait(timeout=60)
         assert sorted(message.body for _ in range(3) for message in jobs.receive(wait_time_seconds=1)) == [0, 1, 2]
 
 
@@ -238,7 +238,7 @@ def test_a_supervisor_is_not_ended_by_what_it_cannot_do() -> None:
         boss.tell(Odd())
         boss.proxy().on_start.defer("too", "many")
 
-        assert boss.send(HealthCheckRequest()).wait(timeout=5).running
+        assert boss.send(HealthCheckRequest()).wait(timeout=60).running
 
 
 def test_an_abandoned_supervisor_was_killed_and_did_not_end_normally() -> None:
@@ -261,12 +261,12 @@ def test_the_end_of_a_child_whose_factory_is_at_work_is_not_confirmed_before() -
         hold.wait_reached()
         ref = boss.child("b")
         confirmed = ref.send(ShutdownConfirmRequest())
-        boss.send(HealthCheckRequest()).wait(timeout=5)
+        boss.send(HealthCheckRequest()).wait(timeout=60)
 
         assert not confirmed.is_ready()
         ref.stop(block=False)
         hold.release()
-        assert confirmed.wait(timeout=5)
+        assert confirmed.wait(timeout=60)
 
 
 def _crash() -> None:
@@ -301,7 +301,7 @@ def test_a_daemon_that_starts_another_while_it_is_stopped_leaves_none_behind() -
 
     scope.shutdown_all(timeout=5)
 
-    started.wait(timeout=5)
+    started.wait(timeout=60)
     scope.shutdown_all(timeout=5)
     assert wait_no_threads() == []
 
@@ -318,5 +318,5 @@ def test_a_reaper_goes_on_without_a_mailbox_that_raises() -> None:
 
     ref = ReaperActor([Odd()], clock=FakeClock()).launch()
 
-    ref.stop(timeout=5)
-    assert ref.ended.wait(timeout=5).cause is None
+    ref.stop(timeout=60)
+    assert ref.ended.wait(timeout=60).cause is None

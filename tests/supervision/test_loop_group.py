@@ -42,7 +42,7 @@ class Foreign:
 
     def run(self) -> None:
         write(self.entered)
-        self._stopped.wait_ready(10)
+        self._stopped.wait_ready(60)
 
     def shutdown(self, *, timeout: float) -> None:
         write(self._stopped)
@@ -112,7 +112,7 @@ def running(*loops: SupportsRun, **options: Any) -> Generator[Running, None, Non
         yield its
     finally:
         its.group._service.cut_short()
-        its.ended.wait_ready(5)
+        its.ended.wait_ready(60)
 
 
 def in_background(act: Callable[[], Any]) -> Ticket[Any]:
@@ -244,10 +244,10 @@ def test_a_mailbox_loop_leases_for_as_long_as_the_group_says(jobs: Box, clock: F
 def test_a_loop_that_takes_no_options_runs_and_stops_with_the_others() -> None:
     foreign, probe_loop = Foreign(), ProbeLoop()
     with running(foreign, probe_loop) as its:
-        wait_all([foreign.entered, probe_loop.entered], timeout=5)
+        wait_all([foreign.entered, probe_loop.entered], timeout=60)
 
         assert its.group.shutdown(timeout=5.0)
-        its.ended.wait(timeout=5)
+        its.ended.wait(timeout=60)
 
 
 # The end
@@ -256,7 +256,7 @@ def test_a_loop_that_takes_no_options_runs_and_stops_with_the_others() -> None:
 def test_it_returns_when_all_loops_have_ended_and_not_before(jobs: Box, clock: FakeClock) -> None:
     last = ProbeLoop()
     with running(MailboxLoop(jobs, print, clock=clock), last) as its:
-        last.entered.wait(timeout=5)
+        last.entered.wait(timeout=60)
         events = its.group._service.ref.subscribe()
 
         jobs.close()
@@ -264,7 +264,7 @@ def test_it_returns_when_all_loops_have_ended_and_not_before(jobs: Box, clock: F
 
         assert not its.ended.is_ready()
         last.shutdown_nowait()
-        assert its.ended.wait(timeout=5) is None
+        assert its.ended.wait(timeout=60) is None
         assert its.group.shutdown()
 
 
@@ -283,13 +283,13 @@ def test_a_loop_whose_iterations_are_over_ends_by_itself(jobs: Box, clock: FakeC
 def test_it_runs_once_only() -> None:
     loop = ProbeLoop()
     with running(loop) as its:
-        loop.entered.wait(timeout=5)
+        loop.entered.wait(timeout=60)
 
         with pytest.raises(RuntimeError, match="has been run before"):
             its.group.run(install_signals=False)
 
         assert its.group.shutdown(timeout=5.0)
-        its.ended.wait(timeout=5)
+        its.ended.wait(timeout=60)
         with pytest.raises(RuntimeError, match="has been run before"):
             its.group.run()
 
@@ -297,10 +297,10 @@ def test_it_runs_once_only() -> None:
 def test_a_group_that_has_ended_says_how() -> None:
     loop = ProbeLoop()
     with running(loop) as its:
-        loop.entered.wait(timeout=5)
+        loop.entered.wait(timeout=60)
         before = its.group.report
         its.group.shutdown(timeout=5.0)
-        its.ended.wait(timeout=5)
+        its.ended.wait(timeout=60)
 
         report = its.group.report
 
@@ -317,12 +317,12 @@ def test_the_crash_of_the_second_loop_is_seen_while_the_first_goes_on_polling() 
     first, second = ProbeLoop(), ProbeLoop()
     error = Boom("the second")
     with running(first, second) as its:
-        wait_all([first.entered, second.entered], timeout=5)
+        wait_all([first.entered, second.entered], timeout=60)
 
         crash(second, error)
 
         with pytest.raises(ExceptionGroup) as raised:
-            its.ended.wait(timeout=5)
+            its.ended.wait(timeout=60)
         assert raised.value.exceptions == (error,)
         assert first.stop_asked.is_ready()
         assert not first.running
@@ -341,11 +341,11 @@ def test_all_failures_of_a_group_are_raised_as_one() -> None:
             first.post(fail_late)
             hold.wait_reached()
             crash(second, second_error)
-            first.stop_asked.wait(timeout=5)
+            first.stop_asked.wait(timeout=60)
             hold.release()
 
             with pytest.raises(BaseExceptionGroup, match="have failed: ProbeLoop-2, ProbeLoop-1") as raised:
-                its.ended.wait(timeout=5)
+                its.ended.wait(timeout=60)
 
     assert raised.value.exceptions == (second_error, first_error)
 
@@ -353,9 +353,9 @@ def test_all_failures_of_a_group_are_raised_as_one() -> None:
 def test_after_a_failure_shutdown_says_that_not_all_ended_cleanly() -> None:
     first, second = ProbeLoop(), ProbeLoop()
     with running(first, second) as its:
-        wait_all([first.entered, second.entered], timeout=5)
+        wait_all([first.entered, second.entered], timeout=60)
         crash(second, Boom("crashed"))
-        its.ended.wait_ready(5)
+        its.ended.wait_ready(60)
 
         assert not its.group.shutdown(timeout=5.0)
 
@@ -425,7 +425,7 @@ def test_a_shutdown_from_inside_a_handler_does_not_wait_for_itself(jobs: Box, cl
     other = ProbeLoop()
 
     def stop_all(_: Mail) -> None:
-        other.entered.wait(timeout=5)
+        other.entered.wait(timeout=60)
         answers.append(group.shutdown())
 
     group = LoopGroup(loops=[MailboxLoop(jobs, stop_all, clock=clock), other])
@@ -463,7 +463,7 @@ def test_a_second_shutdown_and_those_of_other_threads_wait_for_the_same_end() ->
         loop.post(hold)
         hold.wait_reached()
         shutdowns = [its.shutdown(timeout=10.0) for _ in range(5)]
-        loop.stop_asked.wait(timeout=5)
+        loop.stop_asked.wait(timeout=60)
         ready = [each.is_ready() for each in shutdowns]
 
         hold.release()
@@ -471,7 +471,7 @@ def test_a_second_shutdown_and_those_of_other_threads_wait_for_the_same_end() ->
         assert wait_all(shutdowns, timeout=5) == [True] * 5
         assert ready == [False] * 5
         assert its.group.shutdown()
-        its.ended.wait(timeout=5)
+        its.ended.wait(timeout=60)
 
 
 def test_the_messages_of_a_batch_that_are_not_started_all_go_back_in_order(jobs: Box, clock: FakeClock) -> None:
@@ -483,8 +483,8 @@ def test_the_messages_of_a_batch_that_are_not_started_all_go_back_in_order(jobs:
         # Each receive waits until one has gone back.
         returned = [jobs.receive(wait_time_seconds=20)[0] for _ in range(4)]
         assert not stopped.is_ready()
-    assert stopped.wait(timeout=5)
-    its.ended.wait(timeout=5)
+    assert stopped.wait(timeout=60)
+    its.ended.wait(timeout=60)
     assert [message.body for message in returned] == [1, 2, 3, 4]
     assert {message.delivery_count for message in returned} == {1}
     assert its.group.report is not None
@@ -508,8 +508,8 @@ def test_a_loop_that_does_not_stop_is_given_up_and_run_returns_within_the_time_o
         stopped = stopping(its, clock)
         clock.advance(30.0)
 
-        assert its.ended.wait(timeout=5) is None
-        assert not stopped.wait(timeout=5)
+        assert its.ended.wait(timeout=60) is None
+        assert not stopped.wait(timeout=60)
         assert not hold.is_released
         assert not its.group.shutdown()
     assert its.group.report is not None
@@ -526,8 +526,8 @@ def test_a_message_whose_handler_does_not_end_in_time_goes_back(jobs: Box, clock
         stopped = stopping(its, clock, timeout=10.0)
         clock.advance(10.0)
 
-        assert not stopped.wait(timeout=5)
-        its.ended.wait(timeout=5)
+        assert not stopped.wait(timeout=60)
+        its.ended.wait(timeout=60)
         [message] = jobs.receive(wait_time_seconds=20)
         assert (message.body, message.delivery_count) == ("long", 2)
 
@@ -545,8 +545,8 @@ def test_loops_that_each_need_nearly_all_of_the_time_end_together(clock: FakeClo
         # Whoever shuts down, the drain, and for each loop its own drain and its end.
         stopped = stopping(its, clock, timers=2 + 2 * len(loops))
         clock.advance(29.0)  # of 30
-    assert stopped.wait(timeout=5)
-    its.ended.wait(timeout=5)
+    assert stopped.wait(timeout=60)
+    its.ended.wait(timeout=60)
     assert [box.approximate_count() for box in boxes] == [0, 0, 0]
     assert its.group.report is not None
     assert its.group.report.duration == 29.0
@@ -559,8 +559,8 @@ def test_a_shutdown_may_be_given_another_time_out_than_that_of_the_group(clock: 
         stopped = stopping(its, clock, timeout=2.0)
         clock.advance(2.0)
 
-        assert not stopped.wait(timeout=5)
-        its.ended.wait(timeout=5)
+        assert not stopped.wait(timeout=60)
+        its.ended.wait(timeout=60)
 
 
 # The block
@@ -573,7 +573,7 @@ def test_after_the_block_all_loops_have_stopped_also_if_it_raised() -> None:
     def fail_in_the_block() -> None:
         with group:
             in_background(group.run)
-            wait_all([loop.entered for loop in loops], timeout=5)
+            wait_all([loop.entered for loop in loops], timeout=60)
             raise Boom("in the block")
 
     with pytest.raises(Boom):
@@ -598,9 +598,9 @@ def test_a_group_on_a_background_thread_warns_that_it_hears_no_signals_and_runs(
     loop = ProbeLoop()
     with LoopGroup(loops=[loop]) as group:
         ended = in_background(group.run)
-        loop.entered.wait(timeout=5)
+        loop.entered.wait(timeout=60)
 
-    ended.wait(timeout=5)
+    ended.wait(timeout=60)
     assert "main thread" in caplog.text
 
 
@@ -615,9 +615,9 @@ def look(clock: FakeClock, root: SupervisorRef) -> None:
     # It asks for the children, asks them, judges what they say, and tells them.
     for _ in range(4):
         with pytest.raises(UnsupportedRequestError):
-            watchdog.ask("have you read what came before", timeout=5)
-        root.send(WhichChildrenRequest()).wait(timeout=5)
-        check_health([child.ref for child in root.children()], timeout=5)
+            watchdog.ask("have you read what came before", timeout=60)
+        root.send(WhichChildrenRequest()).wait(timeout=60)
+        check_health([child.ref for child in root.children()], timeout=60)
 
 
 def test_a_loop_that_hangs_is_found_and_ends_the_group_with_an_error(jobs: Box, clock: FakeClock) -> None:
@@ -626,14 +626,14 @@ def test_a_loop_that_hangs_is_found_and_ends_the_group_with_an_error(jobs: Box, 
     with Hold() as hold:
         its = Running(MailboxLoop(jobs, hold, clock=clock), other, clock=clock, watchdog_threshold=10.0)
         hold.wait_reached()
-        other.entered.wait(timeout=5)
+        other.entered.wait(timeout=60)
         for _ in range(11):  # at 10 its stack is logged, at 11 it is told
             look(clock, its.group._service.ref)
         had_ended = its.ended.is_ready()
         clock.advance(1.0)
 
         with pytest.raises(ExceptionGroup) as raised:
-            its.ended.wait(timeout=5)
+            its.ended.wait(timeout=60)
 
         assert not had_ended
         assert [type(each) for each in raised.value.exceptions] == [LoopAbandonedError]
@@ -663,11 +663,11 @@ def test_probes_are_answered_while_it_runs_and_the_port_is_closed_afterwards() -
         hold.wait_reached()
         while_it_runs = [probe(its.group, f"/health/{name}")[0] for name in ("live", "ready", "startup")]
         stopped = its.shutdown()
-        loop.stop_asked.wait(timeout=5)
+        loop.stop_asked.wait(timeout=60)
         while_it_ends = [probe(its.group, f"/health/{name}")[0] for name in ("live", "ready")]
         hold.release()
-        assert stopped.wait(timeout=5)
-        its.ended.wait(timeout=5)
+        assert stopped.wait(timeout=60)
+        its.ended.wait(timeout=60)
 
         assert while_it_runs == [200, 200, 200]
         assert while_it_ends == [200, 503]
@@ -710,7 +710,7 @@ def test_it_says_how_many_messages_are_in_hand() -> None:
         assert (before.pending_message_count, before.shutdown_ready()) == (0, True)
         assert (its.group.pending_message_count, its.group.shutdown_ready()) == (1, False)
     assert its.group.shutdown(timeout=5.0)
-    its.ended.wait(timeout=5)
+    its.ended.wait(timeout=60)
     assert (its.group.pending_message_count, its.group.shutdown_ready()) == (0, True)
 
 

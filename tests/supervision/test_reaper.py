@@ -40,7 +40,7 @@ class SeenReaper(ReaperActor):
         return result
 
     def wait_round(self) -> int:
-        return self.rounds.get(timeout=5)
+        return self.rounds.get(timeout=60)
 
 
 class BrokenBox:
@@ -414,7 +414,7 @@ def test_it_ends_while_a_mailbox_hangs(clock: FakeClock, start: Start) -> None:
         reaper = start(HungBox(hold), rounds=0)
         hold.wait_reached()
 
-        reaper.actor_ref.stop(timeout=5)
+        reaper.actor_ref.stop(timeout=60)
 
         assert not hold.is_released
     assert wait_no_threads() == []

@@ -132,7 +132,7 @@ def test_a_daemon_is_running_when_spawn_returns() -> None:
         ref = scope.spawn(daemon)
 
         assert ref.ready.is_ready()
-        entered.wait(timeout=5)
+        entered.wait(timeout=60)
         assert ref.is_alive()
     assert not ref.is_alive()
 
@@ -195,7 +195,7 @@ def test_a_daemon_is_called_as_it_is_named(daemon: Callable[[Token], object], na
 def test_a_function_that_returns_by_itself_is_no_error() -> None:
     with DaemonScope() as scope:
         ref = scope.spawn(lambda token: None)
-        ref.ended.wait(timeout=5)
+        ref.ended.wait(timeout=60)
 
 
 def test_a_daemon_that_shuts_its_own_scope_down_waits_for_itself_no_longer_than_the_deadline() -> None:
@@ -204,9 +204,9 @@ def test_a_daemon_that_shuts_its_own_scope_down_waits_for_itself_no_longer_than_
     ref = scope.spawn(lambda token: settle(asked, lambda: scope.shutdown_all(timeout=0.1)), "suicidal")
 
     with pytest.raises(BaseExceptionGroup) as raised:
-        asked.wait(timeout=5)
+        asked.wait(timeout=60)
 
-    ref.ended.wait(timeout=5)
+    ref.ended.wait(timeout=60)
     assert [type(error) for error in raised.value.exceptions][:1] == [StillRunningError]
     assert wait_no_threads() == []
 
@@ -243,7 +243,7 @@ def test_a_daemon_that_failed_long_before_is_not_forgotten() -> None:
         raise KeyError("crashed")
 
     with pytest.raises(ExceptionGroup) as raised, daemon_scope() as scope:
-        scope.spawn(crash).ended.wait(timeout=5)
+        scope.spawn(crash).ended.wait(timeout=60)
 
     assert list(map(repr, raised.value.exceptions)) == ["KeyError('crashed')"]
 
@@ -300,10 +300,10 @@ def test_one_that_does_not_stop_is_named_and_abandoned(clock: FakeClock) -> None
         clock.advance(4)
 
         with pytest.raises(ExceptionGroup) as raised:
-            stopped.wait(timeout=5)
+            stopped.wait(timeout=60)
         left = [error for error in raised.value.exceptions if isinstance(error, StillRunningError)]
         assert [error.child for error in left] == ["stuck"]
-        assert isinstance(ref.ended.wait(timeout=5).cause, LoopAbandonedError)
+        assert isinstance(ref.ended.wait(timeout=60).cause, LoopAbandonedError)
         assert not hold.is_released
     assert wait_no_threads() == []
     assert len(ZOMBIES) == 0
@@ -343,15 +343,15 @@ def test_one_that_is_stuck_takes_no_time_from_the_others(clock: FakeClock) -> No
         clock.wait_timers(2)  # that of the request, and that of the wait
 
         clock.advance(2)  # a third of the time, after which the others are asked
-        second.ended.wait(timeout=5)
-        first.ended.wait(timeout=5)
+        second.ended.wait(timeout=60)
+        first.ended.wait(timeout=60)
         clock.wait_timers(2)
         before = stopped.is_ready()
         clock.advance(4)
 
         with pytest.raises(ExceptionGroup) as raised:
-            stopped.wait(timeout=5)
-        stuck.ended.wait(timeout=5)
+            stopped.wait(timeout=60)
+        stuck.ended.wait(timeout=60)
         assert not before
         assert {error.child for error in raised.value.exceptions if isinstance(error, StillRunningError)} == {"stuck"}
         assert journal.lines[-2:] == ["second ends", "first ends"]
@@ -370,9 +370,9 @@ def test_several_that_are_stuck_have_one_deadline(clock: FakeClock) -> None:
         clock.advance(2)
 
     with pytest.raises(ExceptionGroup) as raised:
-        stopped.wait(timeout=5)
+        stopped.wait(timeout=60)
     for ref, hold in zip(refs, holds, strict=True):
-        ref.ended.wait(timeout=5)
+        ref.ended.wait(timeout=60)
         hold.release()
     names = [error.child for error in raised.value.exceptions if isinstance(error, StillRunningError)]
     assert names == ["stuck-2", "stuck-1", "stuck-0"]
@@ -393,7 +393,7 @@ def test_one_that_stops_late_but_within_the_deadline_is_fine(clock: FakeClock) -
         clock.wait_timers(2)
         hold.release()
 
-        assert stopped.wait(timeout=5) is None
+        assert stopped.wait(timeout=60) is None
     assert timers(clock) == []
 
 
@@ -414,7 +414,7 @@ def test_an_actor_that_is_stuck_is_named_and_left_behind(clock: FakeClock) -> No
         clock.advance(4)
 
         with pytest.raises(ExceptionGroup) as raised:
-            stopped.wait(timeout=5)
+            stopped.wait(timeout=60)
         assert [getattr(error, "child", None) for error in raised.value.exceptions] == ["stuck actor"]
 
 
@@ -433,8 +433,8 @@ def test_a_body_that_raised_and_a_daemon_that_is_left_behind_are_one_group(clock
         clock.advance(4)
 
         with pytest.raises(ExceptionGroup) as raised:
-            done.wait(timeout=5)
-        refs[0].ended.wait(timeout=5)
+            done.wait(timeout=60)
+        refs[0].ended.wait(timeout=60)
         assert [type(error) for error in raised.value.exceptions][:2] == [ValueError, StillRunningError]
 
 
@@ -575,7 +575,7 @@ def test_supervisor_watchdog_and_reaper_are_daemons(clock: FakeClock) -> None:
             names = {thread.name for thread in our_threads()}
             assert {"root-supervisor", "loopwarden-watchdog", "loopwarden-reaper", "loop-worker"} <= names
             loop = every.root.actor_ref.child("loop")
-            assert loop.send(HealthCheckRequest()).wait(timeout=5).running
+            assert loop.send(HealthCheckRequest()).wait(timeout=60).running
 
         assert [ref.is_alive() for ref in refs] == [False] * 3
         assert wait_no_threads() == []
@@ -605,7 +605,7 @@ def test_a_supervisor_that_gave_up_is_an_error_of_the_scope(clock: FakeClock) ->
     with pytest.raises(ExceptionGroup) as raised, daemon_scope(clock=clock) as scope:  # noqa: PT012  the block is under test
         ref = scope.spawn(root)
         jobs.send("crash")
-        ref.ended.wait(timeout=5)
+        ref.ended.wait(timeout=60)
 
     assert [type(error) for error in raised.value.exceptions] == [SupervisorGaveUp]
     jobs.close()
@@ -625,10 +625,10 @@ def test_a_supervisor_with_a_child_that_hangs_is_abandoned_with_its_children(clo
         clock.advance(4)
 
         with pytest.raises(ExceptionGroup) as raised:
-            stopped.wait(timeout=5)
+            stopped.wait(timeout=60)
         left = [error for error in raised.value.exceptions if isinstance(error, StillRunningError)]
         assert [error.child for error in left] == ["tree"]
-        ref.ended.wait(timeout=5)
+        ref.ended.wait(timeout=60)
         [message] = jobs.receive(wait_time_seconds=20)
         assert (message.body, hold.is_released) == ("stuck", False)
     assert wait_no_threads() == []

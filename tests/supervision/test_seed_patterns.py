@@ -178,7 +178,7 @@ def test_context_manager_pattern() -> None:
 
     assert not main_loop.running
     assert not eval_loop.running
-    thread.join(timeout=5)
+    thread.join(timeout=60)
     assert not thread.is_alive()
 
 
@@ -195,7 +195,7 @@ def test_context_manager_pattern_whose_block_ends_before_the_thread_has_begun() 
             hold.wait_reached()
     loops.requests.send("nobody is there")
 
-    thread.join(timeout=5)
+    thread.join(timeout=60)
 
     assert not thread.is_alive()
     assert not loops.main_loop.running
@@ -211,7 +211,7 @@ def test_programmatic_shutdown() -> None:
 
     success = loop.shutdown(timeout=60.0)
 
-    thread.join(timeout=5)
+    thread.join(timeout=60)
     assert success
     assert not thread.is_alive()
 
@@ -229,7 +229,7 @@ def test_programmatic_shutdown_that_does_not_stop_within_its_timeout() -> None:
 
         assert not success
         assert loop.running
-    thread.join(timeout=5)
+    thread.join(timeout=60)
     assert slow_handler.completed
     assert not thread.is_alive()
     assert loops.requests.approximate_count() == 0
@@ -270,9 +270,9 @@ def test_shutdown_waits_for_in_flight() -> None:
 
         hold.release()
 
-        assert success.wait(timeout=5)
+        assert success.wait(timeout=60)
         assert slow_handler.completed
-    thread.join(timeout=5)
+    thread.join(timeout=60)
     assert [message.body for message in loops.responses.receive(max_messages=10)] == ["FIRST"]
     assert unstarted == ["second", "third"]
 
@@ -348,7 +348,7 @@ def test_loops_are_told_in_the_order_of_their_registration() -> None:
 
     coordinator.trigger()
 
-    thread.join(timeout=5)
+    thread.join(timeout=60)
     assert told == ["first", "then, running: False", "last"]
     assert coordinator.triggered
 
@@ -375,7 +375,7 @@ def test_a_group_that_is_run_after_the_trigger_ends_at_once_and_after_a_reset_on
         thread = start(group.run)
         loops.wait_both_run()
 
-    thread.join(timeout=5)
+    thread.join(timeout=60)
     assert not ended.main_loop.running
 
 
@@ -388,7 +388,7 @@ def test_the_trigger_ends_a_group_as_a_signal_does() -> None:
 
     coordinator.trigger()
 
-    thread.join(timeout=5)
+    thread.join(timeout=60)
     assert not thread.is_alive()
     assert group.report is not None
     assert group.report.reason == "ShutdownCoordinator.trigger()"
@@ -412,7 +412,7 @@ def test_a_coordinator_that_is_installed_off_the_main_thread_warns_and_goes_on(
     told: Ticket[None] = Ticket()
     with caplog.at_level(logging.WARNING, "loopwarden"):
         start(lambda: installed.complete(ShutdownCoordinator.install()))
-        coordinator = installed.wait(timeout=5)
+        coordinator = installed.wait(timeout=60)
 
     coordinator.register(lambda: write(told))
     coordinator.trigger()
@@ -426,7 +426,7 @@ def test_a_coordinator_that_was_installed_off_the_main_thread_hears_once_the_mai
     before = signal.getsignal(signal.SIGTERM)
     installed: Ticket[ShutdownCoordinator] = Ticket()
     start(lambda: installed.complete(ShutdownCoordinator.install()))
-    first = installed.wait(timeout=5)
+    first = installed.wait(timeout=60)
 
     coordinator = ShutdownCoordinator.install()
 

@@ -57,7 +57,7 @@ def test_an_idle_tree_ends_at_once_and_cleanly(clock: FakeClock, jobs: Box) -> N
     service, returned = serving(clock, spec(jobs, print, clock, "a"), spec(jobs, print, clock, "b"))
 
     service.shut_down("the test")
-    report = returned.wait(5)
+    report = returned.wait(60)
 
     assert (report.exit_code, report.reason, report.budget, report.error) == (ExitCode.OK, "the test", 30.0, None)
     assert phases(report) == [("not ready", True), ("drain", True), ("loops", True), ("close", True)]
@@ -78,7 +78,7 @@ def test_what_is_in_hand_completes_and_the_rest_goes_back_in_its_order(clock: Fa
         assert (pending, service.shutdown_ready(), service.is_closing) == (1, False, True)
         assert back == list(range(1, 10))
         assert not returned.is_ready()
-    report = returned.wait(5)
+    report = returned.wait(60)
     assert (report.counts, report.exit_code) == ({"returned": 9, "done": 1}, ExitCode.OK)
 
 
@@ -91,12 +91,12 @@ def test_a_loop_is_given_up_when_its_share_of_the_budget_is_over(
         service, returned = serving(clock, spec(jobs, hold, clock, priority=priority), shutdown_timeout=100)
         hold.wait_reached()
         service.shut_down()
-        service.intake_closed.wait(5)
+        service.intake_closed.wait(60)
         clock.advance(100 * share - 1)
         before = jobs.receive()
         clock.advance(1)
         [again] = jobs.receive(wait_time_seconds=20)
-        report = returned.wait(5)
+        report = returned.wait(60)
 
         assert (before, again.id, again.delivery_count) == ([], message_id, 2)
         [loop] = report.loops
@@ -116,10 +116,10 @@ def test_loops_that_are_done_do_not_wait_for_the_others_share(clock: FakeClock, 
         )
         hold.wait_reached()
         service.shut_down()
-        service.ref.child("idle").send(DrainRequest()).wait(5)
-        service.intake_closed.wait(5)
+        service.ref.child("idle").send(DrainRequest()).wait(60)
+        service.intake_closed.wait(60)
         clock.advance(20)  # of 24, and the share of the idle one is over
-    report = returned.wait(5)
+    report = returned.wait(60)
     assert [(loop.path, loop.clean) for loop in report.loops] == [("idle", True), ("long", True)]
     other.close()
 
@@ -134,14 +134,14 @@ def test_the_drain_timeout_ends_the_drain_and_not_the_message(
         service, returned = serving(clock, spec(jobs, hold, clock), beside, shutdown_timeout=100, drain_timeout=10)
         hold.wait_reached()
         service.shut_down()
-        service.intake_closed.wait(5)
+        service.intake_closed.wait(60)
         clock.advance(9)
         was_stopped = stopped.is_ready()
         clock.advance(1)
-        stopped.wait(5)  # actors that take no messages of their own are there until the drain is over
+        stopped.wait(60)  # actors that take no messages of their own are there until the drain is over
 
         assert not was_stopped
-    report = returned.wait(5)
+    report = returned.wait(60)
     assert phases(report) == [("not ready", True), ("drain", False), ("loops", True), ("close", True)]
     assert (report.counts, report.exit_code) == ({"done": 1}, ExitCode.OK)
     text = "drain is over after 10.000 s (drain_timeout 10 s of shutdown_timeout 100 s): messages still in hand: 1"
@@ -157,8 +157,8 @@ def test_the_drain_is_logged_with_its_counts(clock: FakeClock, jobs: Box, caplog
         service, returned = serving(clock, spec(jobs, hold, clock))
         hold.wait_reached()
         service.shut_down()
-        service.intake_closed.wait(5)
-    returned.wait(5)
+        service.intake_closed.wait(60)
+    returned.wait(60)
     assert "drain begins (asked to): messages in hand: 1, to complete within 30 s" in caplog.text
     assert "drain ended after 0.000 s: nothing is in hand any more" in caplog.text
 
@@ -171,9 +171,9 @@ def test_a_second_request_cuts_it_short(jobs: Box, caplog: pytest.LogCaptureFixt
         service, returned = serving(real, spec(jobs, hold, real, "stuck"), spec(other, print, real, "idle"))
         hold.wait_reached()
         service.shut_down()
-        service.intake_closed.wait(5)
+        service.intake_closed.wait(60)
         service.cut_short()
-        report = returned.wait(5)
+        report = returned.wait(60)
 
         assert jobs.receive()[0].id == message_id
         assert {loop.path: loop.clean for loop in report.loops} == {"stuck": False, "idle": True}
@@ -189,7 +189,7 @@ def test_a_tree_that_gives_up_ends_the_service_with_its_cause(clock: FakeClock) 
     _, returned = serve_apart(tree, clock=clock)
 
     nursery.loops["failing"][0].post(_fail)
-    report = returned.wait(5)
+    report = returned.wait(60)
 
     assert (report.exit_code, report.reason) == (ExitCode.GAVE_UP, "the tree has ended")
     assert "SupervisorGaveUp" in str(report.error)
@@ -203,13 +203,13 @@ def test_a_shutdown_request_to_the_tree_begins_the_one_budget_for_all(clock: Fak
         rendered = pool.submit(hold)
         hold.wait_reached()
         stopped = service.ref.send(ShutdownRequest(timeout=7.0))
-        assert service.closing.wait(5) == "ShutdownRequest"
+        assert service.closing.wait(60) == "ShutdownRequest"
         assert not stopped.is_ready()  # the loops are there until the pool is idle
 
         hold.release()
 
-        report = returned.wait(5)
-        assert stopped.wait(5).clean_shutdown
+        report = returned.wait(60)
+        assert stopped.wait(60).clean_shutdown
         assert (report.budget, report.exit_code, report.reason) == (7.0, ExitCode.OK, "ShutdownRequest")
         assert [name for name, _ in phases(report)] == ["not ready", "drain", "offload", "loops", "close"]
         assert rendered.wait(0) == "released"
@@ -223,10 +223,10 @@ def test_a_shutdown_while_the_first_factory_is_held_ends_in_time(clock: FakeCloc
         SYSTEM.start_thread(lambda: settle(returned, service.run), "service")
         hold.wait_reached()
         service.shut_down()
-        service.intake_closed.wait(5)
+        service.intake_closed.wait(60)
         clock.advance(24)
 
-        report = returned.wait(5)
+        report = returned.wait(60)
         assert (report.exit_code, [loop.path for loop in report.loops]) == (ExitCode.DRAIN_TIMED_OUT, ["slow"])
 
 
@@ -245,7 +245,7 @@ def test_nobody_is_started_again_while_the_tree_is_drained(clock: FakeClock, job
         hold.wait_reached()
         deaths.wait_reached()
         service.shut_down()
-        service.intake_closed.wait(5)
+        service.intake_closed.wait(60)
         events = service.ref.subscribe()
         deaths.release()
         exited = events.wait_for("exited", "dies")
@@ -253,7 +253,7 @@ def test_nobody_is_started_again_while_the_tree_is_drained(clock: FakeClock, job
 
         assert [child.state.value for child in service.ref.children()] == ["stopping", "down"]
         assert "SystemExit" in str(exited.cause)
-    report = returned.wait(5)
+    report = returned.wait(60)
     assert {loop.path: loop.clean for loop in report.loops} == {"long": True, "dies": False}
     assert (report.exit_code, report.counts) == (ExitCode.OK, {"done": 1, "returned": 1})
     other.close()
@@ -274,12 +274,12 @@ def test_a_group_is_drained_together_and_stopped_in_reverse(clock: FakeClock, jo
         events = service.ref.subscribe()
         hold.wait_reached()
         service.shut_down()
-        service.intake_closed.wait(5)
+        service.intake_closed.wait(60)
         jobs.send("nobody takes it")
         states = [child.state.value for child in service.ref.children()]
 
         assert states == ["up", "up", "stopping"]  # it is the turn of the third, which is kept until all are drained
-    report = returned.wait(5)
+    report = returned.wait(60)
     assert [event.child for event in events if event.kind == "exited"] == ["third", "second", "first"]
     assert all(loop.clean for loop in report.loops)
     assert jobs.approximate_count() == 1
@@ -291,7 +291,7 @@ def test_loops_below_are_named_with_those_above(clock: FakeClock, jobs: Box) -> 
 
     service.shut_down()
 
-    assert [loop.path for loop in returned.wait(5).loops] == ["inner/loop"]
+    assert [loop.path for loop in returned.wait(60).loops] == ["inner/loop"]
 
 
 def test_a_loop_below_is_given_up_in_time_too(clock: FakeClock, jobs: Box) -> None:
@@ -302,10 +302,10 @@ def test_a_loop_below_is_given_up_in_time_too(clock: FakeClock, jobs: Box) -> No
         service, returned = serving(clock, inner)
         hold.wait_reached()
         service.shut_down()
-        service.intake_closed.wait(5)
+        service.intake_closed.wait(60)
         clock.advance(15)
 
-        [loop] = returned.wait(5).loops
+        [loop] = returned.wait(60).loops
         assert (loop.path, loop.abandoned) == ("inner/loop", True)
 
 
@@ -316,10 +316,10 @@ def test_other_peoples_loops_are_stopped_at_once_because_they_cannot_be_paused(c
         service, returned = serving(clock, nursery.spec("foreign"), spec(jobs, hold, clock))
         hold.wait_reached()
         service.shut_down()
-        asked = nursery.loops["foreign"][0].stop_asked.wait_ready(5)
+        asked = nursery.loops["foreign"][0].stop_asked.wait_ready(60)
 
         assert asked
-    assert returned.wait(5).exit_code is ExitCode.OK
+    assert returned.wait(60).exit_code is ExitCode.OK
 
 
 def test_pools_are_waited_for_before_the_loops_are_stopped(clock: FakeClock, jobs: Box) -> None:
@@ -335,7 +335,7 @@ def test_pools_are_waited_for_before_the_loops_are_stopped(clock: FakeClock, job
         hold.wait_reached()
 
         assert service.ref.child("loop").is_alive()
-    assert phases(returned.wait(5))[2] == ("offload", True)
+    assert phases(returned.wait(60))[2] == ("offload", True)
 
 
 def test_pools_are_closed_also_if_the_tree_ends_by_itself(clock: FakeClock, jobs: Box) -> None:
@@ -344,11 +344,11 @@ def test_pools_are_closed_also_if_the_tree_ends_by_itself(clock: FakeClock, jobs
         rendered = pool.submit(hold)
         hold.wait_reached()
         service.ref.stop(block=False)
-        service.ref.ended.wait(5)
+        service.ref.ended.wait(60)
 
         assert not returned.wait_ready(0)
         hold.release()
-        assert phases(returned.wait(5)) == [("offload", True), ("close", True)]
+        assert phases(returned.wait(60)) == [("offload", True), ("close", True)]
         assert rendered.wait(0) == "released"
         assert pool.submit(print).has_failed()
 
@@ -367,8 +367,8 @@ def test_every_pool_is_closed_also_behind_one_that_is_not_done_in_time(clock: Fa
         hold.wait_reached()
         service.shut_down(timeout=0)
 
-        assert phases(returned.wait(5))[2] == ("offload", False)
-        assert closed.wait(5) == 0
+        assert phases(returned.wait(60))[2] == ("offload", False)
+        assert closed.wait(60) == 0
 
 
 def test_a_pool_that_is_cut_short_is_closed_at_once(clock: FakeClock, jobs: Box) -> None:
@@ -385,7 +385,7 @@ def test_a_pool_that_is_cut_short_is_closed_at_once(clock: FakeClock, jobs: Box)
         hold.wait_reached()
         service.cut_short()
 
-        assert phases(returned.wait(5))[2] == ("offload", False)
+        assert phases(returned.wait(60))[2] == ("offload", False)
         assert closed == [30.0, 0.0]
 
 
@@ -397,12 +397,12 @@ def test_actors_that_handlers_need_are_there_until_the_end_of_the_budget(clock: 
         service, returned = serving(clock, spec(jobs, hold, clock, priority="critical"), beside)
         hold.wait_reached()
         service.shut_down()
-        service.intake_closed.wait(5)
+        service.intake_closed.wait(60)
         clock.advance(29)
 
         assert service.ref.child("beside").is_alive()
         assert not stopped.is_ready()
-    assert returned.wait(5).exit_code is ExitCode.OK
+    assert returned.wait(60).exit_code is ExitCode.OK
 
 
 @pytest.mark.parametrize("strategy", ["one_for_one", "rest_for_one", "one_for_all"])
@@ -416,10 +416,10 @@ def test_one_that_hangs_does_not_let_its_idle_siblings_be_given_up(strategy: str
         service, returned = serving(SYSTEM_CLOCK, *children, hanging, strategy=strategy)
         hold.wait_reached()
         service.shut_down()
-        service.intake_closed.wait(5)
+        service.intake_closed.wait(60)
         service.cut_short()
 
-        loops = {loop.path: loop.abandoned for loop in returned.wait(5).loops}
+        loops = {loop.path: loop.abandoned for loop in returned.wait(60).loops}
         assert loops == {"first": False, "second": False, "hangs": True}
 
 
@@ -434,7 +434,7 @@ def test_a_mailbox_that_cannot_be_closed_is_told(clock: FakeClock, jobs: Box) ->
     service, returned = serving(clock, spec(jobs, print, clock), mailboxes=[Broken()])
     service.shut_down()
 
-    assert phases(returned.wait(5))[-1] == ("close", False)
+    assert phases(returned.wait(60))[-1] == ("close", False)
 
 
 @pytest.mark.parametrize("timeout", [-1, float("nan"), float("inf"), "5", True], ids=str)
@@ -454,7 +454,7 @@ def test_a_thread_that_serves_wakes_for_the_signals_of_others_and_goes_on(clock:
     assert stirred.is_ready()
     assert not returned.is_ready()
     service.shut_down()
-    assert returned.wait(5).exit_code is ExitCode.OK
+    assert returned.wait(60).exit_code is ExitCode.OK
 
 
 def test_only_a_tree_can_be_served() -> None:
@@ -489,7 +489,7 @@ def test_a_supervisor_that_has_ended_is_not_served_again() -> None:
 def test_mailboxes_are_closed_at_the_end(clock: FakeClock, jobs: Box) -> None:
     service, returned = serving(clock, spec(jobs, print, clock), mailboxes=[jobs])
     service.shut_down()
-    returned.wait(5)
+    returned.wait(60)
 
     assert jobs.closed
 

@@ -10,7 +10,7 @@ def test_a_service_tells_what_asks_for_the_end_before_it_has_ended() -> None:
     service.shut_down("enough")
     service.shut_down("more than enough")
 
-    assert service.closing.wait(5) == "enough"
+    assert service.closing.wait(60) == "enough"
     assert not service.finished.is_ready()
     assert service.run().reason == "enough"
 

@@ -56,7 +56,7 @@ def serving(clock: Clock, *children: ChildSpec, **options: Any) -> tuple[Service
 
 
 def health(ref: Any) -> HealthStatus:
-    status: HealthStatus = ref.send(HealthCheckRequest()).wait(5)
+    status: HealthStatus = ref.send(HealthCheckRequest()).wait(60)
     return status
 
 
@@ -82,7 +82,7 @@ def test_a_beat_does_not_shorten_a_lease_that_a_drain_has_extended(jobs: Box, cl
         clock.advance(30)
 
         assert jobs.receive() == []
-    assert [fate.fate for fate in ref.send(ShutdownRequest()).wait(5).fates] == ["done"]
+    assert [fate.fate for fate in ref.send(ShutdownRequest()).wait(60).fates] == ["done"]
 
 
 def test_a_message_that_the_store_did_not_take_is_not_told_as_done(
@@ -98,14 +98,14 @@ def test_a_message_that_the_store_did_not_take_is_not_told_as_done(
         monkeypatch.setattr(jobs.desk, "settle_acknowledge", away)
         ended = ref.send(ShutdownRequest(timeout=60))
         health(ref)
-    assert [fate.fate for fate in ended.wait(5).fates] == ["extended"]
+    assert [fate.fate for fate in ended.wait(60).fates] == ["extended"]
 
 
 def test_who_has_not_ended_is_not_told_as_ended_cleanly(jobs: Box, clock: FakeClock) -> None:
     message_id = jobs.send("in hand")
     with Hold() as hold, supervising(clock=clock, children=[spec(jobs, hold, clock)]) as boss, hold:
         hold.wait_reached()
-        late = boss.send(ShutdownRequest(timeout=0)).wait(5)
+        late = boss.send(ShutdownRequest(timeout=0)).wait(60)
 
         [child] = late.children
         assert (child.clean_shutdown, [fate.message_id for fate in child.fates]) == (False, [message_id])
@@ -129,7 +129,7 @@ def test_an_actor_that_hangs_is_given_up_when_nobody_wants_to_wait() -> None:
         hold.wait_reached()
         service.cut_short()
 
-        report = returned.wait(5)
+        report = returned.wait(60)
         assert [(loop.path, loop.clean, loop.abandoned) for loop in report.loops] == [("hangs", False, True)]
         assert (report.exit_code, service.ref.is_alive()) == (ExitCode.DRAIN_TIMED_OUT, False)
 
@@ -140,13 +140,13 @@ def test_nothing_can_be_resumed_once_the_shutdown_has_begun(jobs: Box, clock: Fa
         service, returned = serving(clock, spec(jobs, hold, clock))
         hold.wait_reached()
         service.shut_down()
-        service.intake_closed.wait(5)
+        service.intake_closed.wait(60)
         jobs.send("nobody takes it")
 
         for ref in (service.ref, service.ref.child("loop")):
             with pytest.raises(UnsupportedRequestError, match="it is being shut down"):
-                ref.send(ResumeRequest()).wait(5)
-    returned.wait(5)
+                ref.send(ResumeRequest()).wait(60)
+    returned.wait(60)
     assert jobs.approximate_count() == 1
 
 
@@ -154,13 +154,13 @@ def test_a_child_that_was_resumed_by_name_is_not_paused_after_a_restart(jobs: Bo
     seen: Ticket[Any] = Ticket()
     with supervising(clock=clock, children=[spec(jobs, lambda m: seen.complete(m.body), clock)]) as boss:
         child, events = boss.child("loop"), boss.subscribe()
-        boss.send(PauseRequest()).wait(5)
-        child.send(ResumeRequest()).wait(5)
+        boss.send(PauseRequest()).wait(60)
+        child.send(ResumeRequest()).wait(60)
         crash(child)
         events.wait_for("started")
         jobs.send("here")
 
-        assert seen.wait(5) == "here"
+        assert seen.wait(60) == "here"
 
 
 def test_a_worker_that_is_recalled_from_posted_work_goes_on(jobs: Box, clock: FakeClock) -> None:
@@ -169,11 +169,11 @@ def test_a_worker_that_is_recalled_from_posted_work_goes_on(jobs: Box, clock: Fa
         asked = ref.send(ProcessRequest(body="asked"))
         hold.wait_reached()
         [worker] = health(ref).workers
-        ref.send(RecallRequest(worker=worker.worker)).wait(5)
-    asked.wait(5)
+        ref.send(RecallRequest(worker=worker.worker)).wait(60)
+    asked.wait(60)
 
-    assert ref.send(ProcessRequest(body="again")).wait(5) == "again"
-    assert ref.send(ShutdownRequest()).wait(5).clean_shutdown
+    assert ref.send(ProcessRequest(body="again")).wait(60) == "again"
+    assert ref.send(ShutdownRequest()).wait(60).clean_shutdown
 
 
 def test_a_store_that_hangs_with_one_message_keeps_no_other(
@@ -199,15 +199,15 @@ def test_a_store_that_hangs_with_one_message_keeps_no_other(
 
         assert sorted(back) == ["b", "c"]
         clock.advance(1)  # the store has had its time
-        assert ref.ended.wait_ready(5)
+        assert ref.ended.wait_ready(60)
 
 
 def test_tickets_of_a_service_resolve_also_if_the_tree_ends_by_itself(jobs: Box, clock: FakeClock) -> None:
     service, returned = serving(clock, spec(jobs, print, clock))
     service.ref.stop()
-    returned.wait(5)
+    returned.wait(60)
 
-    assert (service.intake_closed.wait(5), service.closing.wait(5)) == (0, "the tree has ended")
+    assert (service.intake_closed.wait(60), service.closing.wait(60)) == (0, "the tree has ended")
 
 
 def test_a_group_that_was_stopped_before_it_ran_is_stopped_at_once() -> None:
@@ -249,8 +249,8 @@ def test_a_loop_that_dies_in_the_drain_has_nothing_in_hand(jobs: Box, clock: Fak
         service, returned = serving(clock, spec(jobs, die, clock))
         hold.wait_reached()
         service.shut_down()
-        service.intake_closed.wait(5)
-    report = returned.wait(5)
+        service.intake_closed.wait(60)
+    report = returned.wait(60)
     assert [(phase.name, phase.completed) for phase in report.phases][1] == ("drain", True)
     assert report.counts == {"returned": 1}
 
@@ -262,29 +262,29 @@ def test_what_an_earlier_pause_gave_back_is_no_fate_of_the_shutdown(jobs: Box, c
             clock, ChildSpec(id="loop", start=lambda: MailboxLoop(jobs, hold, prefetch=2, clock=clock))
         )
         hold.wait_reached()
-        service.ref.send(PauseRequest()).wait(5)
-    service.ref.send(DrainRequest()).wait(5)
+        service.ref.send(PauseRequest()).wait(60)
+    service.ref.send(DrainRequest()).wait(60)
     service.shut_down()
 
-    assert returned.wait(5).counts == {}
+    assert returned.wait(60).counts == {}
 
 
 def test_a_child_that_wants_to_be_killed_does_not_time_out(clock: FakeClock) -> None:
     service, returned = serving(clock, Nursery().spec("killed", shutdown="brutal_kill"))
     service.shut_down()
 
-    assert returned.wait(5).exit_code is ExitCode.OK
+    assert returned.wait(60).exit_code is ExitCode.OK
 
 
 def test_idle_loops_end_cleanly_also_without_a_budget(jobs: Box, clock: FakeClock) -> None:
     service, returned = serving(clock, spec(jobs, print, clock))
     service.shut_down("at once", 0)
 
-    assert (returned.wait(5).exit_code, returned.wait(5).loops[0].clean) == (ExitCode.OK, True)
+    assert (returned.wait(60).exit_code, returned.wait(60).loops[0].clean) == (ExitCode.OK, True)
 
 
 def test_a_paused_loop_says_so_until_it_is_stopped(jobs: Box, clock: FakeClock) -> None:
     with supervising(clock=clock, children=[spec(jobs, print, clock)]) as boss:
-        boss.send(DrainRequest()).wait(5)
+        boss.send(DrainRequest()).wait(60)
 
         assert health(boss.child("loop")).activity is Activity.PAUSED

@@ -76,7 +76,7 @@ def test_a_loop_that_is_registered_ends_at_a_signal_with_code_0(number: signal.S
         process.send_signal(number)
 
         assert [line(process), line(process)] == ["told", "ended"]
-        assert process.wait(timeout=10) == 0
+        assert process.wait(timeout=60) == 0
 
 
 def test_the_third_signal_ends_a_process_that_does_not_end_otherwise() -> None:
@@ -86,7 +86,7 @@ def test_the_third_signal_ends_a_process_that_does_not_end_otherwise() -> None:
             assert line(process) == "heard SIGTERM"
         process.send_signal(signal.SIGTERM)
 
-        assert process.wait(timeout=10) == 128 + signal.SIGTERM
+        assert process.wait(timeout=60) == 128 + signal.SIGTERM
 
 
 def test_signals_are_heard_in_order_on_a_thread_of_their_own() -> None:
@@ -99,7 +99,7 @@ def test_signals_are_heard_in_order_on_a_thread_of_their_own() -> None:
     with SignalRelay(note, [signal.SIGUSR1, signal.SIGUSR2]):
         os.kill(os.getpid(), signal.SIGUSR2)
         os.kill(os.getpid(), signal.SIGUSR1)
-        heard.all.wait(timeout=5)
+        heard.all.wait(timeout=60)
 
     assert heard.numbers == [signal.SIGUSR2, signal.SIGUSR1]
     assert threading.get_ident() not in threads
@@ -119,7 +119,7 @@ def test_everything_is_as_before_when_it_is_closed() -> None:
         heard = Heard()
         with SignalRelay(heard, [signal.SIGUSR1]):
             os.kill(os.getpid(), signal.SIGUSR1)
-            heard.all.wait(timeout=5)
+            heard.all.wait(timeout=60)
             passed_on = near.recv(8)
         os.kill(os.getpid(), signal.SIGUSR1)
 
@@ -146,7 +146,7 @@ def test_a_callback_that_raises_does_not_end_it(caplog: pytest.LogCaptureFixture
     with SignalRelay(fail, [signal.SIGUSR1]):
         os.kill(os.getpid(), signal.SIGUSR1)
         os.kill(os.getpid(), signal.SIGUSR1)
-        heard.all.wait(timeout=5)
+        heard.all.wait(timeout=60)
 
     assert "told to" in caplog.text
 
@@ -161,7 +161,7 @@ def test_off_the_main_thread_it_warns_and_goes_on(caplog: pytest.LogCaptureFixtu
 
     SYSTEM.start_thread(elsewhere, "elsewhere")
 
-    assert opened.wait(timeout=5) is False
+    assert opened.wait(timeout=60) is False
     assert "main thread" in caplog.text
     assert signal.getsignal(signal.SIGUSR1) is before
 
@@ -212,7 +212,7 @@ def test_a_callback_that_blocks_keeps_the_next_waiting_only_for_a_moment() -> No
 
         os.kill(os.getpid(), signal.SIGUSR1)
 
-        told.wait(timeout=5)
+        told.wait(timeout=60)
         assert not hold.is_released
 
 
@@ -357,7 +357,7 @@ def test_signals_count_anew_each_time_it_is_opened() -> None:
         heard.append(Ticket())
         with relay:
             os.kill(os.getpid(), signal.SIGUSR1)
-            heard[-1].wait(timeout=5)
+            heard[-1].wait(timeout=60)
 
     assert left == []
 
@@ -368,7 +368,7 @@ def test_off_the_main_thread_it_cannot_be_closed_and_stays_open() -> None:
     SYSTEM.start_thread(lambda: settle(refused, ShutdownCoordinator.reset), "resets")
 
     with pytest.raises(RuntimeError, match="on the main thread only"):
-        refused.wait(timeout=5)
+        refused.wait(timeout=60)
     coordinator = ShutdownCoordinator.get()
     assert coordinator is not None
     assert coordinator.relay.is_open
@@ -397,6 +397,6 @@ def test_other_signals_are_told_too_so_that_whoever_blocks_the_main_thread_can_l
     try:
         with SignalRelay(print, [signal.SIGUSR1], others=lambda: write(told)):
             os.kill(os.getpid(), signal.SIGUSR2)
-            told.wait(timeout=5)
+            told.wait(timeout=60)
     finally:
         signal.signal(signal.SIGUSR2, handler)

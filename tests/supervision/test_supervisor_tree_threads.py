@@ -107,11 +107,11 @@ class Tree:
 
     def begin(self) -> None:
         self.model.init()
-        self.real.ready.wait(timeout=5)
+        self.real.ready.wait(timeout=60)
 
     def step(self) -> None:
         # From here on, without what is still unread.
-        self.real.send(UnsubscribeRequest(listener=self.events)).wait(timeout=5)
+        self.real.send(UnsubscribeRequest(listener=self.events)).wait(timeout=60)
         self.events = self.real.subscribe()
         happening = self.dice.choice(
             ["crash"] * 4 + ["fail"] * 2 + ["terminate", "restart", "restart", "delete", "start"]
@@ -169,7 +169,7 @@ class Tree:
                     self.failures[real.id] = self.model.world.failures[real.id] = 1
                 expected, request = model.start_child(modelled), StartChildRequest(child=real)
         answer = self.real_of(model).send(request)
-        answer.wait_ready(timeout=5)
+        answer.wait_ready(timeout=60)
         assert answer.is_ready()
         assert self.named(answer) == expected
 
@@ -188,7 +188,7 @@ class Tree:
 
     @staticmethod
     def infos(ref: SupervisorRef | ChildRef) -> dict[str, ChildInfo]:
-        return {info.id: info for info in ref.send(WhichChildrenRequest()).wait(timeout=5)}
+        return {info.id: info for info in ref.send(WhichChildrenRequest()).wait(timeout=60)}
 
     # Comparing.
 
@@ -216,9 +216,9 @@ class Tree:
             if seen is not None:
                 return seen
             if self.model.has_ended:
-                self.real.ended.wait(timeout=5)
+                self.real.ended.wait(timeout=60)
                 return []
-            self.events.get(timeout=5)
+            self.events.get(timeout=60)
 
     def compare(self) -> None:
         seen = self.settle()
@@ -237,7 +237,7 @@ class Tree:
     def end(self) -> None:
         if not self.model.has_ended:
             self.model.terminate_all("shutdown")
-        self.real.stop(timeout=5)
+        self.real.stop(timeout=60)
         assert self.told() == self.expected()
 
 
@@ -253,4 +253,4 @@ def test_a_tree_on_real_threads_does_what_the_model_does(seed: int) -> None:
                 tree.compare()
         tree.end()
     finally:
-        tree.real.stop(timeout=5)
+        tree.real.stop(timeout=60)

@@ -52,7 +52,7 @@ class Watch:
         options = {"stall_threshold": THRESHOLD, "leave": self._leave, **options}
         self.actor = WatchdogActor(refs, clock=clock, **options)
         self.ref = self.actor.launch()
-        self.ref.ready.wait(timeout=5)
+        self.ref.ready.wait(timeout=60)
 
     def _leave(self, code: int) -> None:
         write(self.left, code)
@@ -70,12 +70,12 @@ class Watch:
         # The watchdog asks, they answer, it judges, and they are told: three hops, and one more for a tree of two.
         for _ in range(4):
             with pytest.raises(UnsupportedRequestError):
-                self.ref.ask("have you read what came before", timeout=5)
+                self.ref.ask("have you read what came before", timeout=60)
             for ref in self._refs:
                 answer_all(ref)
 
     def stop(self) -> None:
-        self.ref.stop(timeout=5)
+        self.ref.stop(timeout=60)
 
     def __enter__(self) -> Self:
         return self
@@ -86,10 +86,10 @@ class Watch:
 
 def answer_all(ref: ControlRef) -> None:
     """Return when a loop, or everything below a supervisor, has answered what it was asked before."""
-    ref.send(HealthCheckRequest()).wait(timeout=5)
+    ref.send(HealthCheckRequest()).wait(timeout=60)
     if not isinstance(ref, LoopRef):
         try:
-            children = ref.send(WhichChildrenRequest()).wait(timeout=5)
+            children = ref.send(WhichChildrenRequest()).wait(timeout=60)
         except Exception:  # noqa: BLE001  it is no supervisor, or nobody is there
             return
         for child in children:
@@ -170,11 +170,11 @@ def kinds(root: SupervisorRef, child: str) -> list[str]:
 
 
 def health(ref: ControlRef) -> HealthStatus:
-    return ref.send(HealthCheckRequest()).wait(timeout=5)
+    return ref.send(HealthCheckRequest()).wait(timeout=60)
 
 
 def stop(ref: ControlRef) -> None:
-    ref.send(ShutdownRequest(timeout=10.0)).wait(timeout=10)
+    ref.send(ShutdownRequest(timeout=10.0)).wait(timeout=60)
 
 
 def timers(clock: FakeClock) -> list[float]:
@@ -257,11 +257,11 @@ def test_the_message_is_handled_by_the_replacement_while_the_zombie_hangs_and_ac
         with Watch(clock, root) as watch:
             watch.look(12)
 
-            handler.finished("stuck").wait(timeout=5)
+            handler.finished("stuck").wait(timeout=60)
             assert not hold.is_released
             assert handler.handled == ["stuck"]
             assert health(loop).restarts == 0
-    assert handler.late.wait(timeout=5) == "refused"
+    assert handler.late.wait(timeout=60) == "refused"
     stop(loop)
     assert jobs.approximate_count() == 0
     assert jobs.dead_letters.approximate_count() == 0
@@ -285,7 +285,7 @@ def test_four_other_loops_finish_a_hundred_messages_each_meanwhile(
                 watch.look()
             for handler in handlers:
                 for body in range(100):
-                    handler.finished(body).wait(timeout=5)
+                    handler.finished(body).wait(timeout=60)
 
             assert [len(handler.handled) for handler in handlers] == [100] * 4
             assert {event.child for event in root.events() if event.kind is EventKind.STALLED} == {"stuck"}
@@ -301,7 +301,7 @@ def test_of_eight_workers_seven_go_on_and_the_loop_is_not_restarted(
         loop = root.spawn(spec("eight", lambda: MailboxLoop(jobs, handler, concurrency=8, clock=clock)))
         hold.wait_reached()
         for body in range(50):
-            handler.finished(body).wait(timeout=5)
+            handler.finished(body).wait(timeout=60)
         while [each.activity for each in health(loop).workers].count(Activity.POLLING) < 7:
             assert (
                 loop.is_alive()
@@ -309,17 +309,17 @@ def test_of_eight_workers_seven_go_on_and_the_loop_is_not_restarted(
         before = {each.worker for each in health(loop).workers}
         with Watch(clock, root) as watch:
             watch.look(12)
-            handler.finished("stuck").wait(timeout=5)
+            handler.finished("stuck").wait(timeout=60)
             jobs.send_many(range(50, 100))
             for body in range(50, 100):
-                handler.finished(body).wait(timeout=5)
+                handler.finished(body).wait(timeout=60)
 
             after = {each.worker for each in health(loop).workers}
             assert (len(before), len(after), len(before & after)) == (8, 8, 7)
             assert health(loop).restarts == 0
             assert "exited" not in kinds(root, "eight")
             assert not hold.is_released
-    handler.late.wait(timeout=5)
+    handler.late.wait(timeout=60)
     stop(loop)
     assert len(handler.handled) == 101
     assert jobs.approximate_count() == 0
@@ -334,12 +334,12 @@ def test_the_counts_of_a_loop_are_kept_when_a_worker_is_replaced(
         loop = root.spawn(spec("two", lambda: MailboxLoop(jobs, handler, concurrency=2, clock=clock)))
         hold.wait_reached()
         for body in range(10):
-            handler.finished(body).wait(timeout=5)
+            handler.finished(body).wait(timeout=60)
         with Watch(clock, root) as watch:
             watch.look(12)
-            handler.finished("stuck").wait(timeout=5)
+            handler.finished("stuck").wait(timeout=60)
             jobs.send("last")
-            handler.finished("last").wait(timeout=5)
+            handler.finished("last").wait(timeout=60)
 
             # The last of them may not be counted yet.
             assert health(loop).processed in {11, 12}
@@ -359,7 +359,7 @@ def test_the_only_worker_is_replaced_by_a_restart_of_its_loop(clock: FakeClock, 
             exited = events.wait_for(EventKind.EXITED, "one")
             restarting = events.wait_for(EventKind.RESTARTING, "one")
             events.wait_for(EventKind.STARTED, "one")
-            handler.finished("stuck").wait(timeout=5)
+            handler.finished("stuck").wait(timeout=60)
             assert exited.reason == "killed"
             assert "LoopAbandonedError" in str(exited.cause)
             assert [each.delivery_count for each in exited.in_hand] == [1]
@@ -368,7 +368,7 @@ def test_the_only_worker_is_replaced_by_a_restart_of_its_loop(clock: FakeClock, 
             assert handler.handled == ["stuck"]
             assert not hold.is_released
             assert "abandoned" in kinds(root, "one")
-    assert handler.late.wait(timeout=5) == "refused"
+    assert handler.late.wait(timeout=60) == "refused"
     stop(loop)
     assert jobs.approximate_count() == 0
 
@@ -385,9 +385,9 @@ def test_a_recalled_worker_that_comes_back_goes_on_with_the_next_message_and_is_
         with Watch(clock, root) as watch:
             watch.look(11)
             hold.release()
-            assert handler.late.wait(timeout=5) == "accepted"
+            assert handler.late.wait(timeout=60) == "accepted"
             jobs.send("next")
-            handler.finished("next").wait(timeout=5)
+            handler.finished("next").wait(timeout=60)
             watch.look(15)
 
             assert kinds(root, "one") == ["started", "stalled", "recalled"]
@@ -415,11 +415,11 @@ def test_a_handler_that_looks_whether_it_is_to_stop_lets_go_when_it_is_recalled(
     loop = root.spawn(
         spec("one", lambda: MailboxLoop(jobs, handle, backoff=Backoff(minimum=100, maximum=100, jitter=0), clock=clock))
     )
-    entered.wait(timeout=5)
+    entered.wait(timeout=60)
     with Watch(clock, root) as watch:
         watch.look(11)
 
-        assert asked.wait(timeout=5)
+        assert asked.wait(timeout=60)
         watch.look(15)
         assert kinds(root, "one") == ["started", "stalled", "recalled"]
         assert (health(loop).failed, health(loop).restarts) == (1, 0)
@@ -443,7 +443,7 @@ def test_a_second_silence_of_the_same_worker_is_reported_again(
         with Watch(clock, root) as watch:
             watch.look(10)
             first.release()
-            beaten.wait(timeout=5)
+            beaten.wait(timeout=60)
             watch.look(9)
             once = kinds(root, "one")
             watch.look()
@@ -476,7 +476,7 @@ def test_a_handler_that_beats_is_never_stalled(clock: FakeClock, jobs: Box, root
 
     def handle(message: Mail) -> None:
         for step, done in zip(go_on, beaten, strict=True):
-            step.wait(timeout=10)
+            step.wait(timeout=60)
             beat()
             done.complete(None)
 
@@ -485,7 +485,7 @@ def test_a_handler_that_beats_is_never_stalled(clock: FakeClock, jobs: Box, root
         for step, done in zip(go_on, beaten, strict=True):
             watch.look(5)
             step.complete(None)
-            done.wait(timeout=5)
+            done.wait(timeout=60)
 
         assert clock.monotonic() == 1000 + 30 * 5 * GRACE
         assert kinds(root, "long") == ["started"]
@@ -510,7 +510,7 @@ def test_a_loop_whose_broker_is_away_is_never_stalled(clock: FakeClock, jobs: Bo
     source.break_down()
     backoff = Backoff(minimum=60, maximum=60, jitter=0)
     loop = root.spawn(spec("away", lambda: MailboxLoop(source, lambda message: None, backoff=backoff, clock=clock)))
-    source.refused.wait(timeout=5)
+    source.refused.wait(timeout=60)
     clock.wait_timers(1)
     with Watch(clock, root) as watch:
         for _ in range(130):
@@ -613,7 +613,7 @@ def test_a_loop_that_has_no_supervisor_is_watched(
             activity = health(loop).activity
             watch.look(2)
 
-            handler.finished("stuck").wait(timeout=5)
+            handler.finished("stuck").wait(timeout=60)
             assert activity is Activity.STALLED
             assert "of loop 'bare' has given no sign of life for 10.0 s" in caplog.text
             assert "in get_stuck_here" in caplog.text
@@ -632,7 +632,7 @@ def test_loops_of_nested_supervisors_are_watched(clock: FakeClock, jobs: Box, ro
         with Watch(clock, root) as watch:
             watch.look(12)
 
-            handler.finished("stuck").wait(timeout=5)
+            handler.finished("stuck").wait(timeout=60)
             assert kinds(root, "deep") == ["started", "stalled", "recalled", "abandoned"]
             assert not hold.is_released
 
@@ -701,7 +701,7 @@ def test_a_sign_of_life_between_judgement_and_abandonment_saves_the_worker(clock
             gate.wait_reached()
             clock.advance(GRACE / 2)
             first.release()
-            beaten.wait(timeout=5)
+            beaten.wait(timeout=60)
             gate.release()
             watch.settle()
 
@@ -766,7 +766,7 @@ def test_a_loop_whose_policy_is_exit_ends_the_process(
         before = watch.left.is_ready()
         clock.advance(GRACE)
 
-        code = watch.left.wait(timeout=5)
+        code = watch.left.wait(timeout=60)
 
         assert not before
         assert (code, int(ExitCode.STALLED)) == (72, 72)
@@ -850,7 +850,7 @@ def test_as_many_zombies_as_allowed_are_no_reason_to_leave(clock: FakeClock, roo
 
 
 def wait_no_zombies(root: SupervisorRef) -> int:
-    root.send(ShutdownRequest(timeout=10.0)).wait(timeout=10)
+    root.send(ShutdownRequest(timeout=10.0)).wait(timeout=60)
     wait_no_threads()
     return len(ZOMBIES)
 
@@ -873,16 +873,16 @@ def test_one_zombie_too_many_ends_the_process_when_all_else_is_given_back(
         watch.look(11)
         before = left.is_ready()
         clock.advance(GRACE)
-        watch.ref.ended.wait(timeout=5)
+        watch.ref.ended.wait(timeout=60)
         # Those that were not started are back before the one that is busy has had its time.
         unstarted = [jobs.receive(wait_time_seconds=20)[0] for _ in range(9)]
         for message in unstarted:
             message.put_back()
-        root.ended.wait(timeout=5)
+        root.ended.wait(timeout=60)
         clock.wait_timers(2)  # the departure, and the helper that waits for the end of the busy one
         clock.advance(5)
 
-        code, returned, all_ended = left.wait(timeout=5)
+        code, returned, all_ended = left.wait(timeout=60)
         assert not before
         assert (code, int(ExitCode.TOO_MANY_ZOMBIES)) == (71, 71)
         assert [message.body for message in unstarted] == list(range(1, 10))
@@ -910,7 +910,7 @@ def test_the_process_does_not_end_before_the_message_of_the_last_zombie_is_back(
         too_early = watch.left.wait_ready(0.1)
         store.release()
 
-        assert watch.left.wait(timeout=5) == ExitCode.TOO_MANY_ZOMBIES
+        assert watch.left.wait(timeout=60) == ExitCode.TOO_MANY_ZOMBIES
         assert not too_early
         assert jobs.desk.shelf.has_visible
 
@@ -923,7 +923,7 @@ def test_a_zombie_that_ends_counts_no_more(clock: FakeClock, root: SupervisorRef
         watch.look(12)
         first = ZOMBIES.names
         herd.holds[0].release()
-        thread.join(5)
+        thread.join(60)
         none = ZOMBIES.names
         watch.look(12)
 
@@ -944,8 +944,8 @@ def test_a_departure_happens_once(clock: FakeClock) -> None:
     hung: Ticket[None] = Ticket()
     ZOMBIES.add("first", hung)
     ZOMBIES.add("second", hung)
-    gone.wait(timeout=5)
-    watch.ref.ended.wait(timeout=5)
+    gone.wait(timeout=60)
+    watch.ref.ended.wait(timeout=60)
     hung.complete(None)
 
     assert wait_no_threads() == []
@@ -959,7 +959,7 @@ def test_zombies_that_were_there_before_count_when_there_is_one_more(clock: Fake
     before = watch.left.is_ready()
     ZOMBIES.add("later", hung)
 
-    assert watch.left.wait(timeout=5) == ExitCode.TOO_MANY_ZOMBIES
+    assert watch.left.wait(timeout=60) == ExitCode.TOO_MANY_ZOMBIES
     hung.complete(None)
     assert not before
 
@@ -1006,10 +1006,10 @@ def test_a_machine_without_a_thread_for_timers_does_not_end_it(caplog: pytest.Lo
             raise RuntimeError("can't start new thread")
 
     ref = WatchdogActor.start([], clock=SystemClock(FaultyBlocking(before_start=refuse)))
-    ref.ready.wait(timeout=5)
+    ref.ready.wait(timeout=60)
 
     assert "the watchdog has no thread for its timer" in caplog.text
-    ref.stop(timeout=5)
+    ref.stop(timeout=60)
 
 
 # Real processes

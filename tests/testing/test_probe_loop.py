@@ -12,7 +12,7 @@ from loopwarden.testing import Hold, ProbeLoop, _hold
 def run_in_background(loop: ProbeLoop) -> Ticket[None]:
     ended: Ticket[None] = Ticket()
     SYSTEM.start_thread(lambda: settle(ended, loop.run), "probe")
-    loop.entered.wait(timeout=5)
+    loop.entered.wait(timeout=60)
     return ended
 
 
@@ -33,7 +33,7 @@ def test_it_handles_what_it_is_fed_and_ends_at_the_stop() -> None:
 
     assert loop.running
     assert loop.shutdown(timeout=5)
-    ended.wait(timeout=5)
+    ended.wait(timeout=60)
     assert handled == ["a", "b"]
     assert not loop.feed("c")
     assert not loop.running
@@ -87,7 +87,7 @@ def test_leaving_the_context_stops_it() -> None:
     with ProbeLoop() as loop:
         ended = run_in_background(loop)
 
-    ended.wait(timeout=5)
+    ended.wait(timeout=60)
     assert loop.stop_asked.wait() == 30.0
 
 
@@ -99,7 +99,7 @@ def test_a_shutdown_that_takes_too_long_says_so() -> None:
         hold.wait_reached()
 
         assert not loop.shutdown(timeout=0.001)
-    ended.wait(timeout=5)
+    ended.wait(timeout=60)
 
 
 def test_a_hold_that_nobody_reaches_or_releases_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ def test_a_thread_that_another_starts_meanwhile_is_waited_for_too() -> None:
     never: Ticket[None] = Ticket()
 
     def start_another() -> None:
-        go.wait(timeout=5)
+        go.wait(timeout=60)
         SYSTEM.start_thread(lambda: never.wait_ready(0.2), "second")
 
     SYSTEM.start_thread(start_another, "first")

@@ -15,7 +15,7 @@ def our_threads() -> list[SystemThread]:
     return [thread for thread in threading.enumerate() if isinstance(thread, SystemThread)]
 
 
-def wait_no_threads(timeout: float = 5.0) -> list[SystemThread]:
+def wait_no_threads(timeout: float = 60.0) -> list[SystemThread]:
     """Wait until no thread of ours is alive, for real ``timeout`` seconds in all; return those that still are."""
     deadline = SYSTEM_CLOCK.monotonic() + timeout
     while alive := our_threads():  # again: one that ends may have started another
