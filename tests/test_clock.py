@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from loopwarden import Heartbeat, Ticket
 from loopwarden._blocking import SYSTEM
-from loopwarden.clock import SystemClock, TimerQueue
-from loopwarden.testing import FakeClock, FaultyBlocking, our_threads, wait_no_threads
+from loopwarden.clock import SystemClock, TimerQueue, TimerThread
+from loopwarden.testing import FakeClock, FaultyBlocking, Simulation, interleavings, our_threads, wait_no_threads
 
 
 def test_a_timer_calls_back_on_a_thread_of_the_clock() -> None:
@@ -48,18 +48,22 @@ def test_a_timer_that_is_due_earlier_than_the_one_slept_for_is_not_late() -> Non
     late.cancel()
 
 
-def test_timers_of_a_system_clock_run_in_the_order_of_their_deadlines() -> None:
-    clock = SystemClock()
-    order: list[str] = []
+@interleavings(20)
+def test_timers_run_in_the_order_of_their_deadlines_each_in_time(simulation: Simulation) -> None:
+    timers = TimerThread(simulation, simulation.monotonic)  # as a SystemClock has one, with its own time
+    start, order = simulation.now, list[tuple[str, float]]()
     done: Ticket[None] = Ticket()
 
-    clock.call_later(0.03, lambda: order.append("last"))
-    clock.call_later(0.04, lambda: done.complete(None))
-    clock.call_later(0.01, lambda: order.append("first"))
-    clock.call_later(0.02, lambda: order.append("second"))
-    done.wait(timeout=60)
+    def note(name: str) -> None:
+        order.append((name, round(simulation.now - start, 3)))
 
-    assert order == ["first", "second", "last"]
+    timers.call_later(0.03, lambda: note("last"))
+    timers.call_later(0.04, lambda: done.complete(None))
+    timers.call_later(0.01, lambda: note("first"))
+    timers.call_later(0.02, lambda: note("second"))
+    done.wait()
+
+    assert order == [("first", 0.01), ("second", 0.02), ("last", 0.03)]
 
 
 def test_what_a_timer_raises_is_logged_and_the_next_timer_comes(caplog: pytest.LogCaptureFixture) -> None:
@@ -201,6 +205,6 @@ sys.exit(os.wait()[1])
 def test_a_child_process_has_its_own_timers() -> None:
     command = [sys.executable, "-P", "-W", "ignore::DeprecationWarning", "-c", FORK_WITH_A_TIMER]
 
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
     assert (ended.returncode, ended.stdout) == (0, "called\n")

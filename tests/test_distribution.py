@@ -25,7 +25,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         [sys.executable, "-P", "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(out), str(tree)],
         check=True,
         capture_output=True,
-        timeout=50,
+        timeout=200,  # it fetches what it builds with: most of the time that the test has
     )
     (built,) = out.glob("*.whl")
     return built
@@ -57,7 +57,7 @@ def test_the_wheel_works_from_outside_the_root(wheel: Path, tmp_path: Path) -> N
     zipfile.ZipFile(wheel).extractall(tmp_path)
 
     ended = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=30
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60
     )
 
     assert ended.stdout.split() == ["True", str(tmp_path / "loopwarden" / "__init__.py")]

@@ -26,7 +26,7 @@ os.waitpid(child, 0)
 
 def test_all_of_it_is_called_in_the_order_of_the_standard_library() -> None:
     command = [sys.executable, "-P", "-W", "ignore", "-c", PROGRAM]
-    ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
+    ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     said = ended.stdout.split()
 
     assert [each for each in said if each != "child-2"] == ["before-2", "before-1", "parent-1", "parent-2"]

@@ -20,12 +20,12 @@ def create_loop() -> ProbeLoop:
 def test_shutdown_during_processing() -> None:
     actor = LoopActor(create_loop(), "test")
     actor.send(ProcessRequest(body=...))
-    actor.send(ShutdownRequest(timeout=5.0))
+    actor.send(ShutdownRequest(timeout=60.0))
 
     ticket: Ticket[ShutdownResult] = Ticket()
     actor.send(ShutdownConfirmRequest(ticket=ticket))
 
-    result = ticket.wait(timeout=10.0)
+    result = ticket.wait(timeout=60.0)
     assert result.clean_shutdown
 
 
@@ -34,7 +34,7 @@ def test_what_is_asked_to_be_processed_before_the_shutdown_is_processed() -> Non
         actor = LoopActor(create_loop(), "test")
         processed = actor.send(ProcessRequest(body=number))
 
-        stopped = actor.send(ShutdownRequest(timeout=5.0))
+        stopped = actor.send(ShutdownRequest(timeout=60.0))
 
-        assert processed.wait(timeout=10.0) == number
-        assert stopped.wait(timeout=10.0).clean_shutdown
+        assert processed.wait(timeout=60.0) == number
+        assert stopped.wait(timeout=60.0).clean_shutdown
