@@ -3,11 +3,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Self
 
 import pytest
+from background import in_background
 from typing_extensions import override
 
 from loopwarden import HealthCheckRequest, Ticket
-from loopwarden._blocking import SYSTEM
-from loopwarden._ticket import settle, write
+from loopwarden._ticket import write
 from loopwarden.actors import ZOMBIES, AbandonRequest, ControlActor, MailboxLoop
 from loopwarden.errors import LoopAbandonedError, StartFailed, StillRunningError, SupervisorGaveUp
 from loopwarden.mailbox import InMemoryMailbox, Token
@@ -27,14 +27,12 @@ if TYPE_CHECKING:
     from loopwarden.actors import ControlRef
 
 
+#: So that no daemon has a real deadline to end by.
+pytestmark = pytest.mark.usefixtures("clock")
+
+
 def waits(token: Token) -> None:
     token.wait()
-
-
-def in_background(act: Callable[[], None]) -> Ticket[None]:
-    done: Ticket[None] = Ticket()
-    SYSTEM.start_thread(lambda: settle(done, act), "in background")
-    return done
 
 
 def timers(clock: FakeClock) -> list[float]:
@@ -198,16 +196,26 @@ def test_a_function_that_returns_by_itself_is_no_error() -> None:
         ref.ended.wait(timeout=60)
 
 
-def test_a_daemon_that_shuts_its_own_scope_down_waits_for_itself_no_longer_than_the_deadline() -> None:
-    scope = DaemonScope(timeout=0.5)
-    asked: Ticket[None] = Ticket()
-    ref = scope.spawn(lambda token: settle(asked, lambda: scope.shutdown_all(timeout=0.1)), "suicidal")
+def test_scope_that_a_daemon_of_its_own_shuts_down_waits_for_it_no_longer_than_the_deadline(clock: FakeClock) -> None:
+    scope = DaemonScope(timeout=20)
+    raised: Ticket[BaseException] = Ticket()
 
-    with pytest.raises(BaseExceptionGroup) as raised:
-        asked.wait(timeout=60)
+    def shut_own_scope_down(token: Token) -> None:
+        try:
+            scope.shutdown_all(timeout=4)
+        except BaseException as error:  # noqa: BLE001  what is looked at
+            raised.complete(error)
 
-    ref.ended.wait(timeout=60)
-    assert [type(error) for error in raised.value.exceptions][:1] == [StillRunningError]
+    ref = scope.spawn(shut_own_scope_down, "suicidal")
+    clock.advance(3)
+    before = raised.is_ready()
+    clock.advance(1)
+
+    error = raised.wait(0)
+    assert not before
+    assert isinstance(error, BaseExceptionGroup)
+    assert [type(each) for each in error.exceptions][:1] == [StillRunningError]
+    assert ref.ended.is_ready()
     assert wait_no_threads() == []
 
 
@@ -289,13 +297,12 @@ def test_a_keyboard_interrupt_of_the_body_stops_the_daemons() -> None:
 # The deadline
 
 
-def test_one_that_does_not_stop_is_named_and_abandoned(clock: FakeClock) -> None:
+def test_scope_names_and_abandons_a_daemon_that_does_not_stop(clock: FakeClock) -> None:
     with Hold() as hold:
         scope = DaemonScope(clock=clock)
         ref = scope.spawn(hold, "stuck")
         hold.wait_reached()
         stopped = in_background(lambda: scope.shutdown_all(timeout=4))
-        clock.wait_timers(2)  # that of the request, and that of the wait
 
         clock.advance(4)
 
@@ -309,7 +316,7 @@ def test_one_that_does_not_stop_is_named_and_abandoned(clock: FakeClock) -> None
     assert len(ZOMBIES) == 0
 
 
-def test_one_that_does_not_stop_is_one_error_and_not_two() -> None:
+def test_scope_tells_of_a_daemon_that_does_not_stop_in_one_error() -> None:
     """As when the thread that stops them is interrupted just after it has given one of them up."""
     with Hold() as hold:
         scope = DaemonScope()
@@ -320,7 +327,7 @@ def test_one_that_does_not_stop_is_one_error_and_not_two() -> None:
         def send_and_dawdle(message: Any) -> Any:
             ticket = send(message)
             if isinstance(message, AbandonRequest):
-                ref.ended.wait_ready(1)
+                ref.ended.wait_ready(60)
             return ticket
 
         ref.send = send_and_dawdle  # type: ignore[method-assign]  # only this one dawdles
@@ -331,7 +338,7 @@ def test_one_that_does_not_stop_is_one_error_and_not_two() -> None:
     assert [type(error) for error in raised.value.exceptions] == [StillRunningError]
 
 
-def test_one_that_is_stuck_takes_no_time_from_the_others(clock: FakeClock) -> None:
+def test_scope_takes_no_time_from_others_for_a_daemon_that_is_stuck(clock: FakeClock) -> None:
     journal = Journal()
     with Hold() as hold:
         scope = DaemonScope(clock=clock)
@@ -340,12 +347,10 @@ def test_one_that_is_stuck_takes_no_time_from_the_others(clock: FakeClock) -> No
         stuck = scope.spawn(hold, "stuck")
         hold.wait_reached()
         stopped = in_background(lambda: scope.shutdown_all(timeout=6))
-        clock.wait_timers(2)  # that of the request, and that of the wait
 
         clock.advance(2)  # a third of the time, after which the others are asked
         second.ended.wait(timeout=60)
         first.ended.wait(timeout=60)
-        clock.wait_timers(2)
         before = stopped.is_ready()
         clock.advance(4)
 
@@ -358,15 +363,16 @@ def test_one_that_is_stuck_takes_no_time_from_the_others(clock: FakeClock) -> No
         assert clock.monotonic() == 1006.0
 
 
-def test_several_that_are_stuck_have_one_deadline(clock: FakeClock) -> None:
+def test_scope_has_one_deadline_for_several_that_are_stuck(clock: FakeClock) -> None:
     holds = [Hold() for _ in range(3)]
     scope = DaemonScope(clock=clock)
     refs = [scope.spawn(hold, f"stuck-{number}") for number, hold in enumerate(holds)]
     for hold in holds:
         hold.wait_reached()
+    before: list[bool] = []
     stopped = in_background(lambda: scope.shutdown_all(timeout=6))
-    for count in (2, 3, 4):  # the requests that were sent, and the wait for this one
-        clock.wait_timers(count)
+    for _ in holds:  # each has its part of the time before the next is asked
+        before.append(stopped.is_ready())
         clock.advance(2)
 
     with pytest.raises(ExceptionGroup) as raised:
@@ -376,28 +382,27 @@ def test_several_that_are_stuck_have_one_deadline(clock: FakeClock) -> None:
         hold.release()
     names = [error.child for error in raised.value.exceptions if isinstance(error, StillRunningError)]
     assert names == ["stuck-2", "stuck-1", "stuck-0"]
+    assert before == [False] * 3
     assert clock.monotonic() == 1006.0
     assert wait_no_threads() == []
     assert timers(clock) == []
 
 
-def test_one_that_stops_late_but_within_the_deadline_is_fine(clock: FakeClock) -> None:
+def test_scope_accepts_a_daemon_that_stops_late_but_within_the_deadline(clock: FakeClock) -> None:
     with Hold() as hold:
         scope = DaemonScope(clock=clock)
         scope.spawn(waits)
         scope.spawn(hold, "slow")
         hold.wait_reached()
         stopped = in_background(lambda: scope.shutdown_all(timeout=6))
-        clock.wait_timers(2)
         clock.advance(3)  # its half
-        clock.wait_timers(2)
         hold.release()
 
         assert stopped.wait(timeout=60) is None
     assert timers(clock) == []
 
 
-def test_an_actor_that_is_stuck_is_named_and_left_behind(clock: FakeClock) -> None:
+def test_scope_names_and_leaves_behind_an_actor_that_is_stuck(clock: FakeClock) -> None:
     with Hold() as hold:
 
         class Stuck(ControlActor):
@@ -409,7 +414,6 @@ def test_an_actor_that_is_stuck_is_named_and_left_behind(clock: FakeClock) -> No
         scope.spawn(Stuck(clock=clock), "stuck actor")
         stopped = in_background(lambda: scope.shutdown_all(timeout=4))
         hold.wait_reached()
-        clock.wait_timers(1)
 
         clock.advance(4)
 
@@ -418,7 +422,7 @@ def test_an_actor_that_is_stuck_is_named_and_left_behind(clock: FakeClock) -> No
         assert [getattr(error, "child", None) for error in raised.value.exceptions] == ["stuck actor"]
 
 
-def test_a_body_that_raised_and_a_daemon_that_is_left_behind_are_one_group(clock: FakeClock) -> None:
+def test_scope_raises_what_its_body_raised_and_a_daemon_left_behind_as_one_group(clock: FakeClock) -> None:
     refs: list[ControlRef] = []
     with Hold() as hold:
 
@@ -429,7 +433,6 @@ def test_a_body_that_raised_and_a_daemon_that_is_left_behind_are_one_group(clock
 
         done = in_background(act)
         hold.wait_reached()
-        clock.wait_timers(2)
         clock.advance(4)
 
         with pytest.raises(ExceptionGroup) as raised:
@@ -567,10 +570,11 @@ class Everything:
         self.jobs.close()
 
 
-def test_supervisor_watchdog_and_reaper_are_daemons(clock: FakeClock) -> None:
+def test_scope_runs_supervisor_watchdog_and_reaper_as_daemons(clock: FakeClock) -> None:
     with Everything(clock) as every:
         with daemon_scope(clock=clock) as scope:
             refs = [scope.spawn(each) for each in (every.root, every.watchdog, every.reaper)]
+            clock.advance(0)
 
             names = {thread.name for thread in our_threads()}
             assert {"root-supervisor", "loopwarden-watchdog", "loopwarden-reaper", "loop-worker"} <= names
@@ -611,7 +615,7 @@ def test_a_supervisor_that_gave_up_is_an_error_of_the_scope(clock: FakeClock) ->
     jobs.close()
 
 
-def test_a_supervisor_with_a_child_that_hangs_is_abandoned_with_its_children(clock: FakeClock) -> None:
+def test_scope_abandons_a_supervisor_with_a_child_that_hangs(clock: FakeClock) -> None:
     jobs: InMemoryMailbox[Any, Any] = InMemoryMailbox("jobs", clock=clock)
     jobs.send("stuck")
     with Hold() as hold:
@@ -620,7 +624,6 @@ def test_a_supervisor_with_a_child_that_hangs_is_abandoned_with_its_children(clo
         ref = scope.spawn(Supervisor("root", clock=clock, children=(child,)), "tree")
         hold.wait_reached()
         stopped = in_background(lambda: scope.shutdown_all(timeout=4))
-        clock.wait_timers(3)  # of the scope, of its request, and of the child's
 
         clock.advance(4)
 
