@@ -47,10 +47,10 @@ def test_wall_time_and_monotonic_time_move_together() -> None:
 
 def test_a_wait_ends_when_its_gate_opens_and_forgets_its_timer() -> None:
     clock = FakeClock()
-    gate = SYSTEM.gate()
+    gate = clock.blocking.gate()
     answer: Ticket[bool] = Ticket()
-    SYSTEM.start_thread(lambda: answer.complete(clock.wait(gate, 5.0)), "waiter")
-    clock.wait_timers()
+    clock.blocking.start_thread(lambda: answer.complete(clock.wait(gate, 5.0)), "waiter")
+    clock.settle()
 
     gate.open()
 

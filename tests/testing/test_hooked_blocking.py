@@ -1,13 +1,18 @@
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from loopwarden import Ticket
-from loopwarden._blocking import SYSTEM, Lock
-from loopwarden.testing import FakeClock, HookedBlocking
+from loopwarden.testing import FakeClock, HookedBlocking, Simulation, interleavings
+
+if TYPE_CHECKING:
+    from loopwarden._blocking import Lock
 
 
-def test_it_calls_back_while_the_lock_is_held_and_says_who_made_it() -> None:
+@interleavings(20)
+def test_hooked_lock_calls_back_while_it_is_held_and_says_who_made_it(simulation: Simulation) -> None:
     made_by: list[str] = []
     was_free: Ticket[None] = Ticket()
     locks: list[Lock] = []
@@ -19,16 +24,16 @@ def test_it_calls_back_while_the_lock_is_held_and_says_who_made_it() -> None:
     def note(maker: str) -> None:
         if not made_by:
             made_by.append(maker)
-            SYSTEM.start_thread(try_to_acquire, "second")
-            assert not was_free.wait_ready(0.05)  # the other waits
+            simulation.start_thread(try_to_acquire, "second")
+            assert not was_free.wait_ready(1.0)  # the other waits
 
-    locks.append(HookedBlocking(on_acquired=note).lock())
+    locks.append(HookedBlocking(on_acquired=note, inner=simulation).lock())
     with locks[0]:
         pass
 
     assert was_free.wait_ready(60)
     [maker] = made_by
-    assert maker == f"{__name__}.test_it_calls_back_while_the_lock_is_held_and_says_who_made_it"
+    assert maker == f"{__name__}.test_hooked_lock_calls_back_while_it_is_held_and_says_who_made_it"
 
 
 def test_a_lock_whose_callback_raises_is_not_held() -> None:

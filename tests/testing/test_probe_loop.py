@@ -4,14 +4,18 @@ import pytest
 
 from loopwarden import Ticket
 from loopwarden._blocking import SYSTEM
-from loopwarden._ticket import settle
 from loopwarden.actors import Runnable, SupportsProcess
 from loopwarden.testing import Hold, ProbeLoop, _hold
 
 
 def run_in_background(loop: ProbeLoop) -> Ticket[None]:
     ended: Ticket[None] = Ticket()
-    SYSTEM.start_thread(lambda: settle(ended, loop.run), "probe")
+
+    def run() -> None:
+        loop.run()
+        ended.complete(None)
+
+    SYSTEM.start_thread(run, "probe")
     loop.entered.wait(timeout=60)
     return ended
 
@@ -32,7 +36,7 @@ def test_it_handles_what_it_is_fed_and_ends_at_the_stop() -> None:
     loop.feed("b")
 
     assert loop.running
-    assert loop.shutdown(timeout=5)
+    assert loop.shutdown(timeout=60)
     ended.wait(timeout=60)
     assert handled == ["a", "b"]
     assert not loop.feed("c")

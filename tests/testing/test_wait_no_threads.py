@@ -1,26 +1,27 @@
 from __future__ import annotations
 
+import functools
+
 from loopwarden import Ticket
 from loopwarden._blocking import SYSTEM
-from loopwarden.clock import SYSTEM_CLOCK
 from loopwarden.testing import wait_no_threads
 
 
-def test_a_thread_that_another_starts_meanwhile_is_waited_for_too() -> None:
-    go: Ticket[None] = Ticket()
-    never: Ticket[None] = Ticket()
+def test_wait_no_threads_waits_for_threads_that_are_started_meanwhile_too() -> None:
+    ran: list[int] = []
 
-    def start_another() -> None:
-        go.wait(timeout=60)
-        SYSTEM.start_thread(lambda: never.wait_ready(0.2), "second")
+    def start_next(number: int) -> None:
+        ran.append(number)
+        if number < 100:
+            SYSTEM.start_thread(functools.partial(start_next, number + 1), f"thread-{number}")
 
-    SYSTEM.start_thread(start_another, "first")
-    SYSTEM_CLOCK.call_later(0.05, lambda: go.complete(None))
+    start_next(0)
 
     assert wait_no_threads() == []
+    assert ran == list(range(101))
 
 
-def test_a_thread_that_does_not_end_is_waited_for_so_long_and_named() -> None:
+def test_wait_no_threads_names_a_thread_that_does_not_end_in_time() -> None:
     end: Ticket[None] = Ticket()
     SYSTEM.start_thread(end.wait_ready, "endless")
 
