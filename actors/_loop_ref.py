@@ -47,6 +47,11 @@ class LoopRef(ControlRef):
         return self._lifecycle.state is LoopState.RUNNING and self._loop.post(work)
 
     @property
+    def state(self) -> LoopState:
+        """The state of the loop just now, without asking it."""
+        return self._lifecycle.state
+
+    @property
     def can_pause(self) -> bool:
         """Whether the loop can be told to take no more messages, without being stopped."""
         return can_pause(self._loop)

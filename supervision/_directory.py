@@ -31,7 +31,8 @@ class Directory:
     def __init__(self, supervisor: ControlRef, clock: Clock) -> None:
         self._supervisor = supervisor
         self._clock = clock
-        self._seats: dict[str, Seat] = {}
+        #: The place of each child, by its id.
+        self.seats: dict[str, Seat] = {}
         self._refs: dict[str, ChildRef] = {}
         self._results: dict[str, ShutdownResult] = {}
         self._causes: dict[str, BaseException | None] = {}
@@ -43,7 +44,7 @@ class Directory:
 
     def is_current(self, seat: Seat) -> bool:
         """Say whether a seat is still one of a child here, and not of an earlier one of the same id."""
-        return self._seats.get(seat.child) is seat
+        return self.seats.get(seat.child) is seat
 
     def info(self, child: Child) -> ChildInfo:
         """Return a picture of a child."""
@@ -70,9 +71,9 @@ class Directory:
 
     def publish(self, child: Child, life: Life | None) -> None:
         """Let the ref of a child know who is behind it."""
-        seat = self._seats.get(child.id)
+        seat = self.seats.get(child.id)
         if seat is None:
-            seat = self._seats[child.id] = Seat(child.id, self._clock)
+            seat = self.seats[child.id] = Seat(child.id, self._clock)
             self._refs[child.id] = ChildRef(seat, self._supervisor)
         seat.occupant = Occupant(child.state, life, child.retry_at, child.restarts, child.last_error)
         if child.state is ChildState.UP and not seat.ready.is_ready():
@@ -80,7 +81,7 @@ class Directory:
 
     def remove(self, child_id: str) -> None:
         """Let the ref of a child know that there will be nobody any more."""
-        seat = self._seats.pop(child_id, None)
+        seat = self.seats.pop(child_id, None)
         if seat is None:
             return
         del self._refs[child_id]
@@ -93,7 +94,7 @@ class Directory:
 
     def close(self) -> None:
         """Do that with all of them."""
-        for child_id in tuple(self._seats):
+        for child_id in tuple(self.seats):
             self.remove(child_id)
 
     def last_result(self, child_id: str) -> ShutdownResult:

@@ -26,6 +26,8 @@ __all__ = ["EventLog", "EventStream", "SupervisionEvent", "stack_of"]
 
 #: How many events are kept by a supervisor, and by a stream that nobody reads.
 KEPT = 1_000
+#: Real seconds that a reader waits for an event: it only matters when none comes.
+PATIENCE = 30.0
 #: Characters of a trace that are kept.
 LONGEST_STACK = 16_000
 
@@ -108,16 +110,23 @@ class EventStream:
         return event
 
     def wait_for(
-        self, kind: EventKind | str, child: str | None = None, timeout: float | None = 5.0
+        self, kind: EventKind | str, child: str | None = None, timeout: float | None = PATIENCE
     ) -> SupervisionEvent:
         """Return the next event of that kind, dropping those before it.
 
+        Args:
+            kind: Of which kind.
+            child: Of which child; any if not given.
+            timeout: Real seconds without any event; in a simulation simulated ones, and without limit if not given.
+
         Raises:
             ValueError: if there is no such kind.
-            TicketTimeoutError: if nothing happens for ``timeout`` real seconds; it says what has happened.
+            TicketTimeoutError: if nothing happens for ``timeout`` seconds; it says what has happened.
             ActorDeadError: if there are no more, because the supervisor has ended.
         """
         kind, dropped = EventKind(kind), deque[str](maxlen=10)
+        if timeout is PATIENCE and self._blocking.is_virtual:  # this very object: nobody has said anything
+            timeout = None
         while True:
             try:
                 event = self.get(timeout)

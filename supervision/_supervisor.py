@@ -90,6 +90,7 @@ class Supervisor(ControlActor):
             ready=lambda: write(self.ready),
             finish=self._end,
         )
+        self.actor_ref.seats = self._household.directory.seats
         self._final: Ticket[ShutdownResult] = Ticket(clock.blocking)
         self._conductor: Conducted | None = None
         self._stopping_since: float | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
@@ -20,12 +20,19 @@ from loopwarden.supervision._requests import (
 )
 
 if TYPE_CHECKING:
+    import pykka
+
+    from loopwarden.supervision._child import ChildState
     from loopwarden.supervision._child_ref import ChildRef
     from loopwarden.supervision._events import SupervisionEvent
+    from loopwarden.supervision._seat import Seat
     from loopwarden.supervision._spec import ChildSpec
     from loopwarden.supervision._supervisor import Supervisor
 
 __all__ = ["SupervisorRef"]
+
+#: Seconds that a supervisor, which never blocks, has to answer: it only matters when something is badly wrong.
+PATIENCE = 30.0
 
 
 class SupervisorRef(ControlRef):
@@ -35,7 +42,14 @@ class SupervisorRef(ControlRef):
         self.name = actor.name
         #: True once `wait` has raised what ended the supervisor.
         self.has_told = False
+        #: Where its children are; kept by the supervisor, and only looked at here.
+        self.seats: dict[str, Seat] | None = None
         super().__init__(actor)
+
+    def glimpse(self) -> tuple[tuple[str, ChildState, pykka.ActorRef[Any] | None], ...]:
+        """Return each child's id, its state, and who is behind it now, without asking: for when nobody answers."""
+        seats = () if self.seats is None else tuple(self.seats.values())
+        return tuple((seat.child, seat.occupant.state, seat.ref) for seat in seats)
 
     @property
     @override
@@ -62,11 +76,11 @@ class SupervisorRef(ControlRef):
         """
         return self.send(ResizeRequest(size=size)).wait(timeout)
 
-    def children(self, timeout: float | None = 5.0) -> tuple[ChildInfo, ...]:
+    def children(self, timeout: float | None = PATIENCE) -> tuple[ChildInfo, ...]:
         """Return which children there are."""
         return self.send(WhichChildrenRequest()).wait(timeout)
 
-    def child(self, child_id: str, timeout: float | None = 5.0) -> ChildRef:
+    def child(self, child_id: str, timeout: float | None = PATIENCE) -> ChildRef:
         """Return the stable ref of a child.
 
         Raises:
@@ -74,7 +88,7 @@ class SupervisorRef(ControlRef):
         """
         return self.send(WhichChildRequest(id=child_id)).wait(timeout).ref
 
-    def events(self, timeout: float | None = 5.0) -> tuple[SupervisionEvent, ...]:
+    def events(self, timeout: float | None = PATIENCE) -> tuple[SupervisionEvent, ...]:
         """Return the last events, oldest first."""
         return self.send(EventsRequest()).wait(timeout)
 

@@ -37,6 +37,15 @@ KEPT_STEPS = 20_000
 LONGEST_WAIT = 604_800.0
 #: A thread that goes on after it was told this often to end is left behind for good.
 _DEAF = 200
+#: Files that say nothing about where a thread is.
+_UNINTERESTING = (
+    "testing/_scheduler.py",
+    "testing/_simulation.py",
+    "testing/_hang_guard.py",
+    "/threading.py",
+    "/pluggy/",
+    "/_pytest/",
+)
 
 
 class DeadlockError(AssertionError):
@@ -206,6 +215,7 @@ class Scheduler:
 
     def block(self, task: Task, deadline: float | None = None) -> bool:
         """Wait until `wake`, or until ``deadline``; say which. For the thread with the baton."""
+        __tracebackhide__ = True
         if self.over:
             raise self._left_behind(task)
         if task.is_switching:
@@ -303,7 +313,7 @@ class Scheduler:
                 continue
             if task is not self.running:
                 task.baton.release()
-            task.thread.join(LAST_GRACE)
+                task.thread.join(LAST_GRACE)
             if task.thread.is_alive():
                 self.deaf.append(task)
         self.main.is_switching = False
@@ -376,8 +386,13 @@ class Scheduler:
 
     def _await_turn(self, task: Task) -> None:
         if task is self.main:
-            while not task.baton.acquire(timeout=STUCK):
-                self._name_the_stuck()
+            try:
+                while not task.baton.acquire(timeout=STUCK):
+                    self._name_the_stuck()
+            except BaseException:  # a Ctrl-C, or the end of its time: it has no baton, so nothing can go on in order
+                self.over = True
+                task.is_switching = False
+                raise
         else:
             task.baton.acquire()
         if self.over:
@@ -447,7 +462,8 @@ class Scheduler:
         lines: list[str] = []
         for task in self.tasks.values():
             thing = task.thing if isinstance(task.thing, str) else task.thing.name
-            lines.append(f"- {task.name} {task.verb} {thing}".rstrip())
+            what = f"{task.verb} {thing}" if task is not self.running or task is self.main else "runs"
+            lines.append(f"- {task.name} {what}".rstrip())
             lines.append(stack_of_thread(task))
         return "\n".join(lines)
 
@@ -463,5 +479,5 @@ def _interesting(frame: FrameType | None) -> list[traceback.FrameSummary]:
     if frame is None:
         return []
     stack = traceback.extract_stack(frame)
-    kept = [each for each in stack if not each.filename.endswith(("_scheduler.py", "_simulation.py", "threading.py"))]
+    kept = [each for each in stack if not any(part in each.filename for part in _UNINTERESTING)]
     return kept[-6:]

@@ -11,12 +11,13 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, final
 
 from loopwarden.clock import Timer, TimerThread, use_clock
+from loopwarden.testing._place import place_of
 from loopwarden.testing._scheduler import Scheduler, Task, Thing
 from loopwarden.testing._tape import Pct, RandomWalk, Tape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
-    from types import FrameType, TracebackType
+    from types import TracebackType
 
     from loopwarden._blocking import Gate, Lock, Slot, ThreadHandle, WorkQueue
     from loopwarden.testing._tape import Strategy
@@ -210,7 +211,7 @@ class Simulation:
             with use_clock(self):
                 target()
 
-        return _Thread(self.scheduler, self.scheduler.begin(run, name, _place_of(sys._getframe(1))))  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  the only way to whoever starts it
+        return _Thread(self.scheduler, self.scheduler.begin(run, name, place_of(sys._getframe(1))))  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  the only way to whoever starts it
 
     @contextmanager
     def outside(self) -> Generator[None, None, None]:
@@ -249,16 +250,6 @@ def _strategy_of(seed: int | str, strategy: str, tape: Sequence[int] | None) -> 
     if strategy == "random":
         return RandomWalk(seed)
     raise ValueError(f"strategy must be 'random', 'pct' or 'first', got {strategy!r}")
-
-
-def _place_of(frame: FrameType | None) -> str:
-    """Return where other people's code has made something happen: the first line that is not ours."""
-    while frame is not None:
-        module = str(frame.f_globals.get("__name__", ""))
-        if not module.startswith("loopwarden"):
-            return f"at {frame.f_code.co_filename}:{frame.f_lineno}, in {frame.f_code.co_qualname}"
-        frame = frame.f_back
-    return "by a thread of ours"
 
 
 @final

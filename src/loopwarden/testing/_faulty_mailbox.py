@@ -1,0 +1,268 @@
+"""`FaultyMailbox`: a real mailbox that fails when a test says so, and tells what becomes of its messages."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, final
+
+from loopwarden._ticket import Ticket, write
+from loopwarden.clock import resolve_clock
+from loopwarden.errors import MailboxConnectionError
+from loopwarden.testing._place import place_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from loopwarden.clock import Clock
+    from loopwarden.mailbox import Capabilities, DeadLetter, DeadLetters, Mailbox, Message, Reaped, Token
+    from loopwarden.mailbox._message import Courier
+
+__all__ = ["FaultyMailbox"]
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@final
+class FaultyMailbox(Generic[T, R]):
+    """Everything goes to a real mailbox, unless a test has it fail.
+
+    It also knows what cannot be asked of a mailbox: `acknowledged` and `dead` are tickets to wait for, and `leases` is
+    what was received and is not finished.
+
+    Args:
+        mailbox: The real one.
+        clock: The time that it lives by.
+    """
+
+    def __init__(self, mailbox: Mailbox[T, R], *, clock: Clock | None = None) -> None:
+        self._mailbox = mailbox
+        self._blocking = resolve_clock(clock).blocking
+        self._is_away = False
+        self._failures: list[BaseException] = []
+        self._held: dict[str, tuple[Message[T, R], str]] = {}
+        self._acknowledged: dict[str, Ticket[None]] = {}
+        self._dead: dict[str, Ticket[DeadLetter[T]]] = {}
+
+    # Faults.
+
+    def fail_next_receive(self, error: BaseException | None = None, *, times: int = 1) -> None:
+        """Let the next receives raise ``error``, or `MailboxConnectionError` if there is none."""
+        self._failures += [error or self._away()] * times
+
+    def disconnect(self) -> None:
+        """Let every call raise `MailboxConnectionError` until `reconnect`, as if the broker were gone."""
+        self._is_away = True
+
+    def reconnect(self) -> None:
+        """Let calls through again."""
+        self._is_away = False
+
+    def expire_lease(self, message: Message[T, R] | str) -> None:
+        """Let the lease of a message that was received end now, whoever holds it: it can be received again.
+
+        Raises:
+            KeyError: if nobody holds it.
+        """
+        message_id = message if isinstance(message, str) else message.id
+        held, _ = self._held.pop(message_id)
+        held.courier.settle_extend(cast("Any", held), 0)
+        self._mailbox.reap()
+
+    # What becomes of messages.
+
+    def acknowledged(self, message_id: str) -> Ticket[None]:
+        """Return a ticket that resolves when that message is acknowledged."""
+        return self._acknowledged.setdefault(message_id, Ticket(self._blocking))
+
+    def dead(self, message_id: str) -> Ticket[DeadLetter[T]]:
+        """Return a ticket that resolves with the dead letter that becomes of that message."""
+        ticket: Ticket[DeadLetter[T]] = self._dead.setdefault(message_id, Ticket(self._blocking))
+        self._look_for_letters()
+        return ticket
+
+    def leases(self) -> list[str]:
+        """Return what was received and is not finished: each message, with where it was received."""
+        return [f"{message!r}, received {place}" for message, place in self._held.values() if not message.is_finalized]
+
+    # As a mailbox.
+
+    @property
+    def name(self) -> str:
+        """The mailbox's name."""
+        return self._mailbox.name
+
+    @property
+    def closed(self) -> bool:
+        """True once the mailbox is closed."""
+        return self._mailbox.closed
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the mailbox can do."""
+        return self._mailbox.capabilities
+
+    @property
+    def dead_letters(self) -> DeadLetters[T]:
+        """The mailbox's dead letters."""
+        return self._mailbox.dead_letters
+
+    def send(
+        self,
+        body: T,
+        *,
+        reply_to: Mailbox[R, Any] | str | None = None,
+        delay: float = 0,
+        dedup_id: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout: float = 0,
+    ) -> str:
+        """Send one message; return its id."""
+        self._check()
+        return self._mailbox.send(
+            body, reply_to=reply_to, delay=delay, dedup_id=dedup_id, headers=headers, timeout=timeout
+        )
+
+    def send_many(
+        self, bodies: Iterable[T], *, headers: Mapping[str, str] | None = None, timeout: float = 0
+    ) -> list[str]:
+        """Send all of them; return their ids."""
+        self._check()
+        return self._mailbox.send_many(bodies, headers=headers, timeout=timeout)
+
+    def receive(
+        self,
+        *,
+        max_messages: int = 1,
+        visibility_timeout: float = 300,
+        wait_time_seconds: float = 0,
+        token: Token | None = None,
+    ) -> Sequence[Message[T, R]]:
+        """Receive from the mailbox, or fail as a test has said."""
+        self._check()
+        if self._failures:
+            raise self._failures.pop(0)
+        messages = self._mailbox.receive(
+            max_messages=max_messages,
+            visibility_timeout=visibility_timeout,
+            wait_time_seconds=wait_time_seconds,
+            token=token,
+        )
+        for message in messages:
+            place = place_of(sys._getframe(1))  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  the only way to whoever receives
+            self._held[message.id] = (message, place)
+            message.courier = _Watching(message.courier, self)
+        self._look_for_letters()
+        return messages
+
+    def wait_visible(self, timeout: float, token: Token | None = None) -> bool:
+        """Wait until something can be received."""
+        self._check()
+        return cast("Any", self._mailbox).wait_visible(timeout, token)  # type: ignore[no-any-return]
+
+    def acknowledge_many(self, messages: Iterable[Message[T, R]]) -> list[Message[T, R]]:
+        """Acknowledge all in one step; return those that were over."""
+        self._check()
+        wanted = list(messages)
+        for message in wanted:
+            if isinstance(message.courier, _Watching):
+                message.courier = message.courier.inner
+        late = self._mailbox.acknowledge_many(wanted)
+        for message in wanted:
+            if message not in late:
+                self.note_acknowledged(message.id)
+        return late
+
+    def reap(self) -> Reaped:
+        """Bring back what is due."""
+        self._check()
+        try:
+            return self._mailbox.reap()
+        finally:
+            self._look_for_letters()
+
+    def purge(self) -> int:
+        """Delete everything."""
+        self._check()
+        return self._mailbox.purge()
+
+    def approximate_count(self) -> int:
+        """Return how many messages there are."""
+        self._check()
+        return self._mailbox.approximate_count()
+
+    def close(self) -> None:
+        """Close the mailbox."""
+        self._mailbox.close()
+
+    # For the messages.
+
+    def check(self) -> None:
+        """Raise if the broker is away."""
+        self._check()
+
+    def note_acknowledged(self, message_id: str) -> None:
+        """Let those know who wait for it."""
+        self._held.pop(message_id, None)
+        write(self.acknowledged(message_id))
+
+    def note_given_back(self, message_id: str) -> None:
+        """Look what has become of it."""
+        self._held.pop(message_id, None)
+        self._look_for_letters()
+
+    def _look_for_letters(self) -> None:
+        for message_id, ticket in list(self._dead.items()):
+            if not ticket.is_ready() and (letter := self._mailbox.dead_letters.get(message_id)) is not None:
+                write(ticket, letter)
+
+    def _check(self) -> None:
+        if self._is_away:
+            raise self._away()
+
+    def _away(self) -> MailboxConnectionError:
+        return MailboxConnectionError(self.name, "the broker is away, for a test")
+
+    def __repr__(self) -> str:
+        return f"<FaultyMailbox around {self._mailbox!r}>"
+
+
+@final
+class _Watching:
+    """The back end's side of a message, with somebody watching."""
+
+    def __init__(self, inner: Courier, mailbox: FaultyMailbox[Any, Any]) -> None:
+        self.inner = inner
+        self._mailbox = mailbox
+
+    @property
+    def name(self) -> str:
+        return self.inner.name
+
+    def settle_acknowledge(self, message: Message[Any, Any]) -> None:
+        self._mailbox.check()
+        self.inner.settle_acknowledge(message)
+        self._mailbox.note_acknowledged(message.id)
+
+    def settle_nack(self, message: Message[Any, Any], visibility_timeout: float, error: str | None) -> None:
+        self._mailbox.check()
+        self.inner.settle_nack(message, visibility_timeout, error)
+        self._mailbox.note_given_back(message.id)
+
+    def settle_put_back(self, message: Message[Any, Any]) -> None:
+        self._mailbox.check()
+        self.inner.settle_put_back(message)
+        self._mailbox.note_given_back(message.id)
+
+    def settle_dead_letter(self, message: Message[Any, Any], reason: str, error: str | None) -> None:
+        self._mailbox.check()
+        self.inner.settle_dead_letter(message, reason, error)
+        self._mailbox.note_given_back(message.id)
+
+    def settle_extend(self, message: Message[Any, Any], timeout: float) -> None:
+        self._mailbox.check()
+        self.inner.settle_extend(message, timeout)
+
+    def settle_reply(self, message: Message[Any, Any], body: Any) -> str:
+        self._mailbox.check()
+        return self.inner.settle_reply(message, body)

@@ -1,0 +1,81 @@
+"""What the fixtures of the pytest plugin are made of; it needs no pytest."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from loopwarden.actors import ShutdownRequest
+from loopwarden.clock import current_clock
+from loopwarden.mailbox import InMemoryMailbox
+from loopwarden.supervision import Supervisor
+from loopwarden.testing._fake_clock import FakeClock
+from loopwarden.testing._faulty_mailbox import FaultyMailbox
+from loopwarden.testing._leaks import LeakError, find_leaks
+from loopwarden.testing._simulation import Simulation
+from loopwarden.testing._threads import our_threads
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+    from loopwarden._blocking import SystemThread
+    from loopwarden.supervision import SupervisorRef
+
+__all__ = ["checked_fake_clock", "checked_simulation", "open_mailbox_for_test", "open_warden"]
+
+_mailboxes: list[FaultyMailbox[Any, Any]] = []
+
+
+@contextmanager
+def checked_simulation(seed: int, has_failed: Callable[[], bool]) -> Generator[Simulation, None, None]:
+    """Give a simulation that complains about what is left behind at its end, unless the test has failed anyway."""
+    before = our_threads()
+    with Simulation(seed) as simulation:
+        yield simulation
+        if not has_failed():
+            simulation.settle()  # whoever is about to end has ended
+            _complain(before, simulation)
+    _mailboxes.clear()
+
+
+@contextmanager
+def checked_fake_clock(has_failed: Callable[[], bool]) -> Generator[FakeClock, None, None]:
+    """Give a clock that complains likewise."""
+    before = our_threads()
+    with FakeClock() as clock:
+        yield clock
+        if not has_failed():
+            _complain(before, None)
+    _mailboxes.clear()
+
+
+def _complain(before: list[SystemThread], simulation: Simulation | None) -> None:
+    leaks = find_leaks(before=before, simulation=simulation, mailboxes=_mailboxes)
+    _mailboxes.clear()
+    if leaks:
+        raise LeakError("the test has left behind:\n" + "\n".join(f"- {each}" for each in leaks))
+
+
+@contextmanager
+def open_warden(has_failed: Callable[[], bool]) -> Generator[SupervisorRef, None, None]:
+    """Give a supervisor that is shut down at the end, and must have stopped cleanly then, unless the test failed."""
+    warden = Supervisor.start("warden")
+    yield warden
+    if has_failed():
+        warden.stop(block=False)
+        return
+    if warden.ended.is_ready():
+        return  # the test has ended it, or it has given up: a test that expects neither sees that
+    result = warden.send(ShutdownRequest(timeout=30.0)).wait()
+    warden.stop()
+    assert result.clean_shutdown, f"the warden did not stop cleanly: {result.error}"
+
+
+@contextmanager
+def open_mailbox_for_test() -> Generator[FaultyMailbox[Any, Any], None, None]:
+    """Give a mailbox that keeps bodies as JSON, as a durable one does, and that can be made to fail."""
+    inner: InMemoryMailbox[Any, Any] = InMemoryMailbox("mailbox", roundtrip=True, clock=current_clock())
+    mailbox: FaultyMailbox[Any, Any] = FaultyMailbox(inner)
+    _mailboxes.append(mailbox)
+    yield mailbox
+    mailbox.close()

@@ -1,0 +1,73 @@
+"""`hang_guard`: ends a test that hangs, with everything that one wants to know then."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import traceback
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from loopwarden.actors import LoopRef
+from loopwarden.actors._forgotten import alive
+from loopwarden.clock import current_clock
+from loopwarden.supervision import SupervisorRef
+from loopwarden.testing._simulation import Simulation
+from loopwarden.testing._tree import draw_tree
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from types import FrameType
+
+__all__ = ["HangError", "describe_everything", "hang_guard"]
+
+
+class HangError(AssertionError):
+    """A test did not end in time; the text has the tree, each loop's state and each thread's stack."""
+
+
+@contextmanager
+def hang_guard(seconds: float) -> Generator[None, None, None]:
+    """Raise `HangError` in the block if it takes longer than that many real seconds.
+
+    It needs the main thread and the signal SIGALRM; where somebody else has these, it does nothing.
+    """
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGALRM) not in {
+        signal.SIG_DFL,
+        None,
+    }:
+        yield
+        return
+
+    def hang(_number: int, _frame: FrameType | None) -> None:
+        raise HangError(f"the test has not ended after {seconds:g} real seconds\n{describe_everything()}")
+
+    signal.signal(signal.SIGALRM, hang)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+
+
+def describe_everything() -> str:
+    """Return the trees, the loops that are in none, and what every thread does; nobody is asked."""
+    refs = alive()
+    below = {id(ref) for each in refs if isinstance(each, SupervisorRef) for _, _, ref in each.glimpse()}
+    trees = [draw_tree(ref) for ref in refs if isinstance(ref, SupervisorRef) and id(ref) not in below]
+    loops = [f"{ref.name}: {ref.state.value}" for ref in refs if isinstance(ref, LoopRef) and id(ref) not in below]
+    clock = current_clock()
+    stacks = clock.scheduler.describe() if isinstance(clock, Simulation) else _stacks()
+    parts = [("the tree", "\n".join(trees)), ("loops without a supervisor", "\n".join(loops)), ("threads", stacks)]
+    return "\n".join(f"{title}:\n{text}" for title, text in parts if text)
+
+
+def _stacks() -> str:
+    frames = sys._current_frames()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  the only way to their stacks
+    return "\n".join(
+        f"- {thread.name}\n{''.join(traceback.format_stack(frames[thread.ident])[-6:])}"
+        for thread in threading.enumerate()
+        if thread.ident in frames
+    )
