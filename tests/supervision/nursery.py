@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, TypeVar, final
 
 from pykka._envelope import Envelope
 
-from loopwarden._blocking import SYSTEM
-from loopwarden._ticket import Ticket, settle
-from loopwarden.clock import SYSTEM_CLOCK, Clock
+from loopwarden._ticket import Ticket, write
 from loopwarden.supervision import ChildSpec, EventKind, Service, Supervisor
 from loopwarden.testing import Hold, ProbeLoop
 
@@ -19,9 +17,23 @@ if TYPE_CHECKING:
     import pykka
     from typing_extensions import Unpack
 
+    from loopwarden.clock import Clock
     from loopwarden.supervision import ChildRef, EventStream, ShutdownReport, SupervisorOptions, SupervisorRef
 
-__all__ = ["Boom", "Nursery", "crash", "crash_and_wait", "finish", "outcome", "serve_apart", "supervising", "wake"]
+__all__ = [
+    "Boom",
+    "Nursery",
+    "crash",
+    "crash_and_wait",
+    "finish",
+    "outcome",
+    "resolve",
+    "serve_apart",
+    "supervising",
+    "wake",
+]
+
+T = TypeVar("T")
 
 
 class Boom(Exception):  # noqa: N818  it is what happened
@@ -30,7 +42,7 @@ class Boom(Exception):  # noqa: N818  it is what happened
 
 @contextmanager
 def supervising(
-    name: str = "boss", *, clock: Clock = SYSTEM_CLOCK, **options: Unpack[SupervisorOptions]
+    name: str = "boss", *, clock: Clock | None = None, **options: Unpack[SupervisorOptions]
 ) -> Generator[SupervisorRef, None, None]:
     """Open a supervisor without back-off, whose end a failing test does not wait for without limit."""
     options.setdefault("backoff", None)
@@ -45,9 +57,19 @@ def serve_apart(tree: Supervisor, **options: Any) -> tuple[Service, Ticket[Shutd
     """Run a service on a thread of its own, without signals and a watchdog; return when its tree is up."""
     service = Service(tree, signals=(), stall_threshold=None, **options)
     returned: Ticket[ShutdownReport] = Ticket()
-    SYSTEM.start_thread(lambda: settle(returned, service.run), "service")
+    tree.clock.blocking.start_thread(lambda: resolve(returned, service.run), "service")
     service.ref.ready.wait_ready(60)
     return service, returned
+
+
+def resolve(ticket: Ticket[T], compute: Callable[[], T]) -> None:
+    """Write what ``compute`` returns or raises."""
+    try:
+        result = compute()
+    except BaseException as error:  # noqa: BLE001  it is the answer
+        write(ticket, error=error)
+    else:
+        write(ticket, result)
 
 
 def crash(ref: ChildRef, error: BaseException | None = None) -> None:

@@ -62,11 +62,12 @@ def main() -> None:
     stuck: SqliteMailbox[str, Any] = SqliteMailbox(path, "stuck", max_deliveries=None)
     others: SqliteMailbox[str, Any] = SqliteMailbox(path, "others")
     root = Supervisor.start("root")
-    root.spawn(ChildSpec(id="stuck", start=lambda: MailboxLoop(stuck, WAYS[way], concurrency=2)))
+    # It does not stop, whatever time it has; the others do, and have a minute for it.
+    root.spawn(ChildSpec(id="stuck", start=lambda: MailboxLoop(stuck, WAYS[way], concurrency=2), shutdown=1.0))
     LoopActor.start(MailboxLoop(others, work_until_told, prefetch=10), "others")
     is_waiting = end == "main waits for the root"
     leave = leave_slowly if is_waiting else os._exit
-    WatchdogActor.start([root], stall_threshold=0.3, max_zombies=1, patience=1.0, leave=leave)
+    WatchdogActor.start([root], stall_threshold=0.3, max_zombies=1, patience=60.0, leave=leave)
     if is_waiting:
         root.wait()
     else:
