@@ -8,19 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import pykka
 import pytest
-from nursery import Nursery, serve_apart
+from background import in_background, serve_in_background
+from nursery import Nursery
 
 from loopwarden import ChildSpec, DrainRequest, MailboxLoop, ShutdownRequest, Supervisor, Ticket
-from loopwarden._blocking import SYSTEM
-from loopwarden._ticket import settle
 from loopwarden.actors import OffloadPool
-from loopwarden.clock import SYSTEM_CLOCK, Clock
 from loopwarden.mailbox import InMemoryMailbox, Message
 from loopwarden.supervision import ExitCode, Service, ShutdownReport
+from loopwarden.supervision._closing import MOMENT
 from loopwarden.testing import FakeClock, Hold
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from loopwarden.clock import Clock
 
 Box = InMemoryMailbox[Any, Any]
 Mail = Message[Any, Any]
@@ -35,7 +36,7 @@ def spec(jobs: Box, handler: Callable[[Mail], object], clock: Clock, name: str =
 def serving(clock: Clock, *children: ChildSpec, **options: Any) -> tuple[Service, Ticket[ShutdownReport]]:
     strategy = options.pop("strategy", "one_for_one")
     tree = Supervisor("tree", children=children, strategy=strategy, clock=clock)
-    return serve_apart(tree, clock=clock, **options)
+    return serve_in_background(tree, clock=clock, **options)
 
 
 class Beside(pykka.ThreadingActor):
@@ -83,7 +84,7 @@ def test_what_is_in_hand_completes_and_the_rest_goes_back_in_its_order(clock: Fa
 
 
 @pytest.mark.parametrize(("priority", "share"), [("background", 0.5), ("normal", 0.8), ("critical", 1.0)], ids=str)
-def test_a_loop_is_given_up_when_its_share_of_the_budget_is_over(
+def test_service_gives_a_loop_up_when_its_share_of_the_budget_is_over(
     clock: FakeClock, jobs: Box, priority: str, share: float
 ) -> None:
     message_id = jobs.send("stuck")
@@ -95,8 +96,8 @@ def test_a_loop_is_given_up_when_its_share_of_the_budget_is_over(
         clock.advance(100 * share - 1)
         before = jobs.receive()
         clock.advance(1)
-        [again] = jobs.receive(wait_time_seconds=20)
-        report = returned.wait(60)
+        [again] = jobs.receive()
+        report = returned.wait(0)
 
         assert (before, again.id, again.delivery_count) == ([], message_id, 2)
         [loop] = report.loops
@@ -107,7 +108,7 @@ def test_a_loop_is_given_up_when_its_share_of_the_budget_is_over(
         assert "given up" in str(report)
 
 
-def test_loops_that_are_done_do_not_wait_for_the_others_share(clock: FakeClock, jobs: Box) -> None:
+def test_service_lets_loops_that_are_done_not_wait_for_the_share_of_others(clock: FakeClock, jobs: Box) -> None:
     other: Box = InMemoryMailbox("other", clock=clock)
     other.send("long")
     with Hold() as hold:
@@ -124,7 +125,7 @@ def test_loops_that_are_done_do_not_wait_for_the_others_share(clock: FakeClock, 
     other.close()
 
 
-def test_the_drain_timeout_ends_the_drain_and_not_the_message(
+def test_service_ends_the_drain_at_its_timeout_and_not_the_message(
     clock: FakeClock, jobs: Box, caplog: pytest.LogCaptureFixture
 ) -> None:
     jobs.send("long")
@@ -138,7 +139,7 @@ def test_the_drain_timeout_ends_the_drain_and_not_the_message(
         clock.advance(9)
         was_stopped = stopped.is_ready()
         clock.advance(1)
-        stopped.wait(60)  # actors that take no messages of their own are there until the drain is over
+        stopped.wait(0)  # actors that take no messages of their own are there until the drain is over
 
         assert not was_stopped
     report = returned.wait(60)
@@ -163,30 +164,33 @@ def test_the_drain_is_logged_with_its_counts(clock: FakeClock, jobs: Box, caplog
     assert "drain ended after 0.000 s: nothing is in hand any more" in caplog.text
 
 
-def test_a_second_request_cuts_it_short(jobs: Box, caplog: pytest.LogCaptureFixture) -> None:
-    other: Box = InMemoryMailbox("other")
+def test_service_that_is_cut_short_gives_up_what_hangs_a_moment_later(
+    clock: FakeClock, jobs: Box, caplog: pytest.LogCaptureFixture
+) -> None:
+    other: Box = InMemoryMailbox("other", clock=clock)
     message_id = jobs.send("stuck")
     with Hold() as hold:
-        real = SYSTEM_CLOCK
-        service, returned = serving(real, spec(jobs, hold, real, "stuck"), spec(other, print, real, "idle"))
+        service, returned = serving(clock, spec(jobs, hold, clock, "stuck"), spec(other, print, clock, "idle"))
         hold.wait_reached()
         service.shut_down()
         service.intake_closed.wait(60)
         service.cut_short()
-        report = returned.wait(60)
+        clock.advance(MOMENT)
+        report = returned.wait(0)
 
         assert jobs.receive()[0].id == message_id
         assert {loop.path: loop.clean for loop in report.loops} == {"stuck": False, "idle": True}
         assert (report.exit_code, phases(report)[1]) == (ExitCode.DRAIN_TIMED_OUT, ("drain", False))
         assert "the time for the shutdown is cut short" in caplog.text
+        assert (report.duration, report.budget) == (MOMENT, 30.0)
     other.close()
 
 
-def test_a_tree_that_gives_up_ends_the_service_with_its_cause(clock: FakeClock) -> None:
+def test_service_ends_with_the_cause_of_a_tree_that_gives_up(clock: FakeClock) -> None:
     nursery = Nursery()
     failing = nursery.spec("failing").model_copy(update={"intensity": None})
     tree = Supervisor("tree", children=[failing], intensity=0, clock=clock)
-    _, returned = serve_apart(tree, clock=clock)
+    _, returned = serve_in_background(tree, clock=clock)
 
     nursery.loops["failing"][0].post(_fail)
     report = returned.wait(60)
@@ -215,22 +219,24 @@ def test_a_shutdown_request_to_the_tree_begins_the_one_budget_for_all(clock: Fak
         assert rendered.wait(0) == "released"
 
 
-def test_a_shutdown_while_the_first_factory_is_held_ends_in_time(clock: FakeClock) -> None:
+def test_service_ends_in_time_while_the_first_factory_is_held(clock: FakeClock) -> None:
     with Hold() as hold:
         tree = Supervisor("tree", children=[ChildSpec(id="slow", start=hold)], clock=clock)
         service = Service(tree, signals=(), stall_threshold=None, clock=clock)
-        returned: Ticket[ShutdownReport] = Ticket()
-        SYSTEM.start_thread(lambda: settle(returned, service.run), "service")
+        returned = in_background(service.run)
         hold.wait_reached()
         service.shut_down()
         service.intake_closed.wait(60)
-        clock.advance(24)
+        clock.advance(23)
+        before = returned.is_ready()
+        clock.advance(1)
 
-        report = returned.wait(60)
+        report = returned.wait(0)
+        assert not before
         assert (report.exit_code, [loop.path for loop in report.loops]) == (ExitCode.DRAIN_TIMED_OUT, ["slow"])
 
 
-def test_nobody_is_started_again_while_the_tree_is_drained(clock: FakeClock, jobs: Box) -> None:
+def test_service_starts_nobody_again_while_the_tree_is_drained(clock: FakeClock, jobs: Box) -> None:
     other: Box = InMemoryMailbox("other", clock=clock)
     jobs.send("long")
     other.send("dies")
@@ -294,7 +300,7 @@ def test_loops_below_are_named_with_those_above(clock: FakeClock, jobs: Box) -> 
     assert [loop.path for loop in returned.wait(60).loops] == ["inner/loop"]
 
 
-def test_a_loop_below_is_given_up_in_time_too(clock: FakeClock, jobs: Box) -> None:
+def test_service_gives_up_a_loop_below_in_time_too(clock: FakeClock, jobs: Box) -> None:
     jobs.send("stuck")
     with Hold() as hold:
         children = [spec(jobs, hold, clock, priority="background")]
@@ -303,9 +309,12 @@ def test_a_loop_below_is_given_up_in_time_too(clock: FakeClock, jobs: Box) -> No
         hold.wait_reached()
         service.shut_down()
         service.intake_closed.wait(60)
-        clock.advance(15)
+        clock.advance(14)
+        before = returned.is_ready()
+        clock.advance(1)
 
-        [loop] = returned.wait(60).loops
+        [loop] = returned.wait(0).loops
+        assert not before
         assert (loop.path, loop.abandoned) == ("inner/loop", True)
 
 
@@ -389,7 +398,7 @@ def test_a_pool_that_is_cut_short_is_closed_at_once(clock: FakeClock, jobs: Box)
         assert closed == [30.0, 0.0]
 
 
-def test_actors_that_handlers_need_are_there_until_the_end_of_the_budget(clock: FakeClock, jobs: Box) -> None:
+def test_service_keeps_actors_that_handlers_need_until_the_end_of_the_budget(clock: FakeClock, jobs: Box) -> None:
     jobs.send("long")
     stopped: Ticket[None] = Ticket()
     beside = ChildSpec(id="beside", actor=Beside, args=(stopped,), priority="background")
@@ -406,20 +415,22 @@ def test_actors_that_handlers_need_are_there_until_the_end_of_the_budget(clock: 
 
 
 @pytest.mark.parametrize("strategy", ["one_for_one", "rest_for_one", "one_for_all"])
-def test_one_that_hangs_does_not_let_its_idle_siblings_be_given_up(strategy: str) -> None:
-    jobs: Box = InMemoryMailbox("jobs")
-    idle: Box = InMemoryMailbox("idle")
+def test_service_that_is_cut_short_lets_idle_loops_end_beside_one_that_hangs(
+    clock: FakeClock, jobs: Box, strategy: str
+) -> None:
+    idle: Box = InMemoryMailbox("idle", clock=clock)
     jobs.send("hangs")
     with Hold() as hold:
-        children = [spec(idle, print, SYSTEM_CLOCK, name) for name in ("first", "second")]
-        hanging = spec(jobs, hold, SYSTEM_CLOCK, "hangs")
-        service, returned = serving(SYSTEM_CLOCK, *children, hanging, strategy=strategy)
+        children = [spec(idle, print, clock, name) for name in ("first", "second")]
+        hanging = spec(jobs, hold, clock, "hangs")
+        service, returned = serving(clock, *children, hanging, strategy=strategy)
         hold.wait_reached()
         service.shut_down()
         service.intake_closed.wait(60)
         service.cut_short()
+        clock.advance(MOMENT)
 
-        loops = {loop.path: loop.abandoned for loop in returned.wait(60).loops}
+        loops = {loop.path: loop.abandoned for loop in returned.wait(0).loops}
         assert loops == {"first": False, "second": False, "hangs": True}
 
 
@@ -445,11 +456,12 @@ def test_a_time_that_is_none_is_refused_by_name(clock: FakeClock, timeout: Any) 
         service.shut_down("", timeout)
 
 
-def test_a_thread_that_serves_wakes_for_the_signals_of_others_and_goes_on(clock: FakeClock, jobs: Box) -> None:
+def test_service_wakes_for_the_signals_of_others_and_goes_on(clock: FakeClock, jobs: Box) -> None:
     service, returned = serving(clock, spec(jobs, print, clock))
     stirred = service._stirred
     service._stir()
     service._stir()
+    clock.advance(0)
 
     assert stirred.is_ready()
     assert not returned.is_ready()

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pykka
 import pytest
-from nursery import Nursery, crash, serve_apart, supervising
+from background import serve_in_background
+from nursery import Nursery, crash, supervising
 
 from loopwarden import (
     ChildSpec,
@@ -34,6 +35,7 @@ from loopwarden.actors import (
 from loopwarden.errors import MailboxConnectionError, UnsupportedRequestError
 from loopwarden.mailbox import InMemoryMailbox, Message
 from loopwarden.supervision import ExitCode, Service, ShutdownReport
+from loopwarden.supervision._closing import MOMENT
 from loopwarden.testing import FakeClock, Hold, ProbeLoop
 
 if TYPE_CHECKING:
@@ -52,7 +54,7 @@ def spec(jobs: Box, handler: Callable[[Mail], object], clock: Clock, **options: 
 
 def serving(clock: Clock, *children: ChildSpec, **options: Any) -> tuple[Service, Ticket[ShutdownReport]]:
     tree = Supervisor("tree", children=children, clock=clock)
-    return serve_apart(tree, clock=clock, **options)
+    return serve_in_background(tree, clock=clock, **options)
 
 
 def health(ref: Any) -> HealthStatus:
@@ -85,7 +87,7 @@ def test_a_beat_does_not_shorten_a_lease_that_a_drain_has_extended(jobs: Box, cl
     assert [fate.fate for fate in ref.send(ShutdownRequest()).wait(60).fates] == ["done"]
 
 
-def test_a_message_that_the_store_did_not_take_is_not_told_as_done(
+def test_shutdown_does_not_tell_a_message_that_the_store_did_not_take_as_done(
     jobs: Box, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away(message: Mail) -> None:
@@ -95,7 +97,7 @@ def test_a_message_that_the_store_did_not_take_is_not_told_as_done(
     with Hold() as hold:
         ref = LoopActor.start(MailboxLoop(jobs, hold, clock=clock), clock=clock)
         hold.wait_reached()
-        monkeypatch.setattr(jobs.desk, "settle_acknowledge", away)
+        monkeypatch.setattr(Message, "acknowledge", away)
         ended = ref.send(ShutdownRequest(timeout=60))
         health(ref)
     assert [fate.fate for fate in ended.wait(60).fates] == ["extended"]
@@ -120,16 +122,15 @@ class Hangs(pykka.ThreadingActor):
         self._hold()
 
 
-def test_an_actor_that_hangs_is_given_up_when_nobody_wants_to_wait() -> None:
-    from loopwarden.clock import SYSTEM_CLOCK  # noqa: PLC0415  only here time is real
-
+def test_service_that_is_cut_short_gives_up_an_actor_that_hangs(clock: FakeClock) -> None:
     with Hold() as hold:
-        service, returned = serving(SYSTEM_CLOCK, ChildSpec(id="hangs", actor=Hangs, args=(hold,)))
+        service, returned = serving(clock, ChildSpec(id="hangs", actor=Hangs, args=(hold,)))
         service.shut_down()
         hold.wait_reached()
         service.cut_short()
+        clock.advance(2 * MOMENT)  # one for those that end by themselves, and one when all are given up
 
-        report = returned.wait(60)
+        report = returned.wait(0)
         assert [(loop.path, loop.clean, loop.abandoned) for loop in report.loops] == [("hangs", False, True)]
         assert (report.exit_code, service.ref.is_alive()) == (ExitCode.DRAIN_TIMED_OUT, False)
 
@@ -176,18 +177,18 @@ def test_a_worker_that_is_recalled_from_posted_work_goes_on(jobs: Box, clock: Fa
     assert ref.send(ShutdownRequest()).wait(60).clean_shutdown
 
 
-def test_a_store_that_hangs_with_one_message_keeps_no_other(
+def test_abandon_gives_the_others_back_when_the_store_hangs_with_one_message(
     jobs: Box, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jobs.send_many(["a", "b", "c"])
-    nack, stuck = jobs.desk.settle_nack, Hold()
+    nack, stuck = Mail.nack, Hold()
 
-    def hang_with_the_first(message: Mail, *rest: Any) -> None:
+    def hang_with_the_first(message: Mail, *rest: Any, **options: Any) -> None:
         if message.body == "a":
             stuck(message)
-        nack(message, *rest)
+        nack(message, *rest, **options)
 
-    monkeypatch.setattr(jobs.desk, "settle_nack", hang_with_the_first)
+    monkeypatch.setattr(Message, "nack", hang_with_the_first)
     holds = {body: Hold() for body in "abc"}
     with holds["a"], holds["b"], holds["c"], stuck:
         loop = MailboxLoop(jobs, lambda m: holds[m.body](m), concurrency=3, clock=clock)
@@ -195,11 +196,14 @@ def test_a_store_that_hangs_with_one_message_keeps_no_other(
         for hold in holds.values():
             hold.wait_reached()
         ref.send(AbandonRequest(reason="all hang"))
-        back = [message.body for _ in range(2) for message in jobs.receive(wait_time_seconds=5)]
+        clock.advance(0)
+        back = [message.body for _ in range(2) for message in jobs.receive()]
+        was_over = ref.ended.is_ready()
 
         assert sorted(back) == ["b", "c"]
+        assert not was_over
         clock.advance(1)  # the store has had its time
-        assert ref.ended.wait_ready(60)
+        assert ref.ended.is_ready()
 
 
 def test_tickets_of_a_service_resolve_also_if_the_tree_ends_by_itself(jobs: Box, clock: FakeClock) -> None:
