@@ -14,8 +14,6 @@ import pytest
 from pydantic import BaseModel
 
 from loopwarden import ChildSpec, Supervisor, Ticket
-from loopwarden._blocking import SYSTEM
-from loopwarden._ticket import settle
 from loopwarden.actors import (
     EVAL_PROGRESS,
     EvalLoop,
@@ -28,10 +26,10 @@ from loopwarden.actors import (
     Slice,
 )
 from loopwarden.mailbox import InMemoryMailbox, SqliteMailbox
-from loopwarden.testing import FakeClock
+from loopwarden.testing import FakeClock, Simulation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from loopwarden.actors import ControlRef
@@ -101,23 +99,25 @@ def test_of_two_results_of_one_sample_the_first_stands_for_everybody() -> None:
         assert [message.body.output for message in results.receive()] == [99]
 
 
-def test_a_session_that_is_away_costs_no_deliveries_and_runs_nothing(
+@pytest.fixture
+def simulation() -> Iterator[Simulation]:
+    with Simulation(seed=7) as simulation:
+        yield simulation
+
+
+@pytest.mark.usefixtures("simulation")
+def test_eval_loop_whose_session_is_away_costs_no_deliveries_and_runs_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    clock = FakeClock()
-    samples: InMemoryMailbox[Any, Any] = InMemoryMailbox("samples", clock=clock)
-    results: InMemoryMailbox[Any, Any] = InMemoryMailbox("results", clock=clock)
+    samples: InMemoryMailbox[Any, Any] = InMemoryMailbox("samples")
+    results: InMemoryMailbox[Any, Any] = InMemoryMailbox("results")
     session = Session.open("eval", [EVAL_PROGRESS], journal=tmp_path / "eval.db")
     session.close(timeout=5)
     samples.send(Sample(id="one", input=1, expected=2))
-    answers, loop = evaluation(session, samples, results, clock=clock)
+    answers, loop = evaluation(session, samples, results)
 
-    over: Ticket[None] = Ticket()
-    SYSTEM.start_thread(lambda: settle(over, lambda: loop.run(max_iterations=20, wait_time_seconds=0)), "away")
-    while not over.wait_ready(0.01):
-        clock.advance(0.5)
+    loop.run(max_iterations=20, wait_time_seconds=0)
 
-    over.wait(0)
     assert answers.ran == []
     assert loop.progress[0].processed == 0
     assert samples.approximate_count() == 1
@@ -131,7 +131,7 @@ def test_a_session_that_is_away_costs_no_deliveries_and_runs_nothing(
     message.put_back()
 
     with Session.open("eval", [EVAL_PROGRESS], journal=tmp_path / "eval.db") as again:
-        answers, loop = evaluation(again, samples, results, clock=clock)
+        answers, loop = evaluation(again, samples, results)
         loop.run(max_iterations=1, wait_time_seconds=0)
         assert list(again.state[EvalProgress].results) == ["one"]
     assert samples.approximate_count() == 0
@@ -150,16 +150,20 @@ def test_an_error_is_a_result_and_is_kept_too(tmp_path: Path) -> None:
         }
 
 
-def test_a_stop_wakes_a_loop_that_waits_for_its_session() -> None:
-    clock = FakeClock()
-    samples: InMemoryMailbox[Any, Any] = InMemoryMailbox("samples", clock=clock)
+def test_eval_loop_that_waits_for_its_session_is_woken_by_a_stop(clock: FakeClock) -> None:
+    samples: InMemoryMailbox[Any, Any] = InMemoryMailbox("samples")
     session = Session.open("eval", [EVAL_PROGRESS])
     session.close(timeout=5)
     samples.send(Sample(id="one", input=1, expected=2))
-    _, loop = evaluation(session, samples, samples, clock=clock)
+    _, loop = evaluation(session, samples, samples)
     over: Ticket[None] = Ticket()
-    SYSTEM.start_thread(lambda: settle(over, loop.run), "away")
-    clock.wait_timers()
+
+    def run() -> None:
+        loop.run()
+        over.complete(None)
+
+    clock.blocking.start_thread(run, "away")
+    clock.advance(60)
 
     loop.shutdown_nowait()
 
@@ -273,12 +277,16 @@ def test_a_session_without_the_slice_is_refused_before_anything_is_run() -> None
 
 
 # Evaluates until nothing is left. Writes a line when a sample is run, so that whoever kills it knows how far it is.
+# Its time stands still, so that no lease ends while it lives, and is later than all leases of the lives before.
 CHILD = """
 import os, sys
 from loopwarden.actors import EVAL_PROGRESS, EvalLoop, EvalProgress, EvalResult, MainLoop, Sample, Session
 from loopwarden.mailbox import InMemoryMailbox, SqliteMailbox
+from loopwarden.testing import FakeClock
 
-mail, journal, log = sys.argv[1:]
+mail, journal, log, life = sys.argv[1:]
+clock = FakeClock().__enter__()
+clock.advance(1000 * int(life))
 runs = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
 class Doubling(MainLoop[int, int]):
@@ -296,8 +304,7 @@ with Session.open("eval", [EVAL_PROGRESS], journal=journal, snapshot_every=30) a
         samples,
         results,
         session=session,
-        visibility_timeout=3,
-        wait_time_seconds=0.1,
+        visibility_timeout=300,
     )
     while samples.approximate_count():
         loop.run(max_iterations=1)
@@ -315,13 +322,13 @@ def test_an_evaluation_that_is_killed_again_and_again_has_one_result_of_each_sam
 ) -> None:
     count = PER_KILL * kills
     mail, journal, log = tmp_path / "mail.db", tmp_path / "eval.db", tmp_path / "runs"
-    samples: SqliteMailbox[Any, Any] = SqliteMailbox(mail, "samples", body=Sample[int, int])
+    samples: SqliteMailbox[Any, Any] = SqliteMailbox(mail, "samples", body=Sample[int, int], clock=FakeClock())
     samples.send_many([Sample[int, int](id=f"s{number}", input=number, expected=2 * number) for number in range(count)])
     dice = random.Random(seed)
 
-    for _ in range(kills):
-        run_child(mail, journal, log, dice.randrange(1, PER_KILL))
-    run_child(mail, journal, log, None)
+    for life in range(kills):
+        run_child(mail, journal, log, life, dice.randrange(1, PER_KILL))
+    run_child(mail, journal, log, kills, None)
 
     with Session.open("eval", [EVAL_PROGRESS], journal=journal) as session:
         progress = session.state[EvalProgress].results
@@ -344,9 +351,9 @@ def test_an_evaluation_that_is_killed_again_and_again_has_one_result_of_each_sam
     mailbox.close()
 
 
-def run_child(mail: Path, journal: Path, log: Path, runs: int | None) -> None:
+def run_child(mail: Path, journal: Path, log: Path, life: int, runs: int | None) -> None:
     """Let a process evaluate, and kill it after so many runs; None lets it come to its end."""
-    command = [sys.executable, "-P", "-c", CHILD, str(mail), str(journal), str(log)]
+    command = [sys.executable, "-P", "-c", CHILD, str(mail), str(journal), str(log), str(life)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, bufsize=0) as process:
         assert process.stdout is not None
         try:
