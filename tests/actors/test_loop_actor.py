@@ -22,6 +22,7 @@ from loopwarden import (
     check_health,
 )
 from loopwarden._blocking import SYSTEM
+from loopwarden._ticket import write
 from loopwarden.actors import Activity, LoopRef
 from loopwarden.clock import SystemClock
 from loopwarden.errors import ActorDeadError, LoopNotRunningError, TicketTimeoutError, UnsupportedRequestError
@@ -52,6 +53,7 @@ class ForeignLoop:
         self._on_run = on_run
         self._stop: Ticket[None] = Ticket()
         self.entered: Ticket[None] = Ticket()
+        self.told_to_stop: Ticket[None] = Ticket()
         self.heartbeat: Heartbeat | None = None
         self.running = False
         self.runs = 0
@@ -74,6 +76,7 @@ class ForeignLoop:
         with self._lock:
             if not self._stop.is_ready():
                 self._stop.complete(None)
+        write(self.told_to_stop)
         return not self.running
 
     def __enter__(self) -> Self:
@@ -84,7 +87,7 @@ class ForeignLoop:
 
 
 def stop(ref: LoopRef) -> ShutdownResult:
-    return ref.send(ShutdownRequest(timeout=10.0)).wait(timeout=60)
+    return ref.send(ShutdownRequest(timeout=60.0)).wait(timeout=60)
 
 
 # Health
@@ -94,7 +97,7 @@ def test_the_example_of_the_readme_holds() -> None:
     loop = LoopActor.start(ProbeLoop(), name="resize")
 
     status = loop.send(HealthCheckRequest()).wait(timeout=60)
-    result = loop.send(ShutdownRequest(timeout=5.0)).wait(timeout=60)
+    result = loop.send(ShutdownRequest(timeout=60.0)).wait(timeout=60)
 
     assert status.running
     assert status.loop_name == "resize"
@@ -134,7 +137,7 @@ def test_health_is_answered_while_stopping() -> None:
         ref = LoopActor.start(loop, name="stopping")
         loop.feed("a body")
         hold.wait_reached()
-        result = ref.send(ShutdownRequest(timeout=10.0))
+        result = ref.send(ShutdownRequest(timeout=60.0))
 
         status = ref.send(HealthCheckRequest()).wait(timeout=60)
 
@@ -153,7 +156,7 @@ def test_health_is_answered_while_the_loops_own_shutdown_is_held() -> None:
                 return super().shutdown(timeout=timeout)
 
         ref = LoopActor.start(SlowToStop(), name="slow")
-        result = ref.send(ShutdownRequest(timeout=10.0))
+        result = ref.send(ShutdownRequest(timeout=60.0))
         hold.wait_reached()
 
         assert ref.send(HealthCheckRequest()).wait(timeout=60).state is LoopState.STOPPING
@@ -300,7 +303,7 @@ def test_the_state_flips_first_and_from_then_on_post_refuses_and_what_it_refused
         loop.feed("held")
         hold.wait_reached()
         assert ref.post(lambda: ran.append("accepted"))
-        result = ref.send(ShutdownRequest(timeout=10.0))
+        result = ref.send(ShutdownRequest(timeout=60.0))
         assert ref.send(HealthCheckRequest()).wait(timeout=60).state is LoopState.STOPPING
 
         assert not ref.post(lambda: ran.append("refused"))
@@ -313,14 +316,14 @@ def test_a_stop_is_idempotent() -> None:
     loop = ProbeLoop()
     ref = LoopActor.start(loop, name="twice")
 
-    results = [ref.send(ShutdownRequest(timeout=10.0)) for _ in range(5)]
+    results = [ref.send(ShutdownRequest(timeout=60.0)) for _ in range(5)]
 
     assert all(result.wait(timeout=60).clean_shutdown for result in results)
 
 
 def test_a_stop_from_inside_the_handler_neither_joins_itself_nor_deadlocks() -> None:
     tickets: list[Ticket[ShutdownResult]] = []
-    loop = ProbeLoop(lambda _: tickets.append(ref.send(ShutdownRequest(timeout=10.0))))
+    loop = ProbeLoop(lambda _: tickets.append(ref.send(ShutdownRequest(timeout=60.0))))
     ref = LoopActor.start(loop, name="self")
 
     loop.feed("stop yourself")
@@ -339,7 +342,6 @@ def test_a_handler_that_waits_for_its_own_end_is_answered_when_its_request_times
     loop = ProbeLoop(wait_for_yourself, clock=clock)
     ref = LoopActor.start(loop, name="impatient", clock=clock)
     loop.feed("wait for yourself")
-    clock.wait_timers()
 
     clock.advance(3.0)
 
@@ -351,7 +353,7 @@ def test_a_stop_before_run_is_not_forgotten() -> None:
     loop = ProbeLoop()
     actor = LoopActor(loop, "early")
 
-    result = actor.send(ShutdownRequest(timeout=10.0)).wait(timeout=60)
+    result = actor.send(ShutdownRequest(timeout=60.0)).wait(timeout=60)
 
     assert result.clean_shutdown
     assert not loop.running
@@ -379,7 +381,7 @@ def test_a_stop_during_starting_is_honoured(make: Any) -> None:
         hold.wait_reached()
         assert ref.send(HealthCheckRequest()).wait(timeout=60).state is LoopState.STARTING
 
-        result = ref.send(ShutdownRequest(timeout=10.0))
+        result = ref.send(ShutdownRequest(timeout=60.0))
 
         assert ref.send(HealthCheckRequest()).wait(timeout=60).state is LoopState.STOPPING
         assert not hold.is_released
@@ -387,14 +389,13 @@ def test_a_stop_during_starting_is_honoured(make: Any) -> None:
     assert getattr(loop, "runs", 0) == 0  # a loop that may forget the stop is not run at all
 
 
-def test_a_foreign_loop_that_clears_the_stop_as_it_enters_is_reminded() -> None:
-    clock = FakeClock()
+def test_foreign_loop_that_clears_the_stop_as_it_enters_is_reminded(clock: FakeClock) -> None:
     with Hold() as hold:
         loop = ForeignLoop(on_run=hold)
         ref = LoopActor.start(loop, name="forgetful", clock=clock)
         hold.wait_reached()
-        result = ref.send(ShutdownRequest(timeout=10.0))
-        clock.wait_timers(2)  # the request's time-out and the first reminder: the stop was given, and will be cleared
+        result = ref.send(ShutdownRequest(timeout=60.0))
+        loop.told_to_stop.wait(timeout=60)  # which will be cleared
     loop.entered.wait(timeout=60)
     assert loop.stops == 1
 
@@ -412,7 +413,6 @@ def test_a_request_that_times_out_says_so_and_a_later_one_gets_the_real_end() ->
         loop.feed("held")
         hold.wait_reached()
         first = ref.send(ShutdownRequest(timeout=2.0))
-        clock.wait_timers()
 
         clock.advance(2.0)
 
@@ -471,7 +471,7 @@ def test_a_blocked_long_poll_is_woken_at_once() -> None:
     ref = LoopActor.start(loop, name="woken", clock=clock)
     loop.entered.wait(timeout=60)
 
-    result = ref.send(ShutdownRequest(timeout=10.0)).wait(timeout=60)
+    result = ref.send(ShutdownRequest(timeout=60.0)).wait(timeout=60)
 
     assert (result.clean_shutdown, result.duration) == (True, 0.0)
 
@@ -501,7 +501,7 @@ def test_a_loop_that_returns_by_itself_has_stopped_cleanly() -> None:
     assert (result.clean_shutdown, result.duration) == (True, 0.0)
 
 
-def test_a_shutdown_that_raises_is_reported_and_asked_again_until_the_loop_has_ended() -> None:
+def test_shutdown_that_raises_is_reported_and_asked_again_until_the_loop_has_ended(clock: FakeClock) -> None:
     class Stubborn(ForeignLoop):
         def shutdown(self, *, timeout: float = 30.0) -> bool:
             if self.stops == 0:
@@ -509,11 +509,9 @@ def test_a_shutdown_that_raises_is_reported_and_asked_again_until_the_loop_has_e
                 raise SystemExit("I will not")
             return super().shutdown(timeout=timeout)
 
-    clock = FakeClock()
     loop = Stubborn()
     ref = LoopActor.start(loop, name="stubborn", clock=clock)
     result = ref.send(ShutdownRequest(timeout=0.01))
-    clock.wait_timers(2)  # the request's time-out and the first reminder
 
     clock.advance(0.01)
     answer = result.wait(timeout=60)
@@ -554,8 +552,8 @@ def test_a_loop_whose_shutdown_blocks_for_its_time_out_is_reminded_too() -> None
         ref = LoopActor.start(loop, name="forgetful")
         hold.wait_reached()
         result = ref.send(ShutdownRequest(timeout=60.0))
-        while loop.stops == 0:
-            assert ref.send(HealthCheckRequest()).wait(timeout=60).state is LoopState.STOPPING
+        loop.told_to_stop.wait(timeout=60)
+        assert ref.send(HealthCheckRequest()).wait(timeout=60).state is LoopState.STOPPING
 
     assert result.wait(timeout=60).clean_shutdown
 
@@ -608,7 +606,7 @@ def test_post_before_start_returns_false_and_the_callback_never_executes() -> No
 
     assert not actor.actor_ref.post(lambda: ran.append("idle"))
 
-    assert actor.send(ShutdownRequest(timeout=10.0)).wait(timeout=60).clean_shutdown
+    assert actor.send(ShutdownRequest(timeout=60.0)).wait(timeout=60).clean_shutdown
     assert ran == []
 
 
@@ -668,7 +666,7 @@ def test_post_during_stop_is_rejected_and_rejected_callbacks_never_execute() -> 
 
     for number in range(4):
         SYSTEM.start_thread(functools.partial(poster, number), f"poster-{number}")
-    result = ref.send(ShutdownRequest(timeout=10.0))
+    result = ref.send(ShutdownRequest(timeout=60.0))
     for ticket in done:
         ticket.wait(timeout=60)
 

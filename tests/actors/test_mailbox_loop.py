@@ -7,8 +7,8 @@ import pytest
 
 from loopwarden import HealthCheckRequest, LoopActor, ProcessRequest, ShutdownRequest, Ticket, beat
 from loopwarden._backoff import Backoff
-from loopwarden._blocking import SYSTEM
 from loopwarden.actors import Activity, LoopState, MailboxLoop, Runnable, SupportsProcess
+from loopwarden.clock import current_clock
 from loopwarden.errors import InvalidParameterError
 from loopwarden.mailbox import InMemoryMailbox, Message
 from loopwarden.testing import FakeClock, FlakySource, Hold
@@ -28,7 +28,7 @@ def in_background(loop: MailboxLoop[Any], **options: Any) -> Ticket[BaseExceptio
         else:
             ended.complete(None)
 
-    SYSTEM.start_thread(run, "loop")
+    current_clock().blocking.start_thread(run, "loop")
     return ended
 
 
@@ -142,21 +142,21 @@ def test_an_acknowledge_after_the_end_of_the_lease_is_refused_and_the_loop_goes_
 # Ending
 
 
-def test_a_closed_mailbox_ends_the_loop(jobs: Box, clock: FakeClock) -> None:
+def test_mailbox_loop_ends_when_its_mailbox_is_closed(jobs: Box, clock: FakeClock) -> None:
     ended = in_background(MailboxLoop(jobs, lambda message: None, clock=clock))
-    clock.wait_timers()
+    clock.advance(1)
 
     jobs.close()
 
     assert ended.wait(timeout=60) is None
 
 
-def test_a_stop_wakes_the_poll_at_once(jobs: Box, clock: FakeClock) -> None:
+def test_mailbox_loop_that_polls_is_woken_by_a_stop(jobs: Box, clock: FakeClock) -> None:
     loop = MailboxLoop(jobs, lambda message: None, clock=clock)
     ended = in_background(loop)
-    clock.wait_timers()
+    clock.advance(1)
 
-    assert loop.shutdown(timeout=5)
+    assert loop.shutdown(timeout=60)
 
     assert ended.wait(timeout=60) is None
 
@@ -227,36 +227,36 @@ def test_a_stop_of_one_loop_leaves_another_on_the_same_mailbox_asleep(jobs: Box,
     first = MailboxLoop(jobs, handle, clock=clock)
     second = MailboxLoop(jobs, handle, clock=clock)
     first_ended, second_ended = in_background(first), in_background(second)
-    clock.wait_timers(2)
+    clock.advance(1)
 
-    first.shutdown(timeout=5)
+    first.shutdown(timeout=60)
 
     first_ended.wait(timeout=60)
     assert not second_ended.is_ready()
     jobs.send("for the other")
     got_it.wait(timeout=60)
-    second.shutdown(timeout=5)
+    second.shutdown(timeout=60)
     assert seen == ["for the other"]
 
 
-def test_leaving_the_context_stops_it(jobs: Box, clock: FakeClock) -> None:
+def test_mailbox_loop_is_stopped_at_the_end_of_its_context(jobs: Box, clock: FakeClock) -> None:
     with MailboxLoop(jobs, lambda message: None, clock=clock) as loop:
         ended = in_background(loop)
-        clock.wait_timers()
+        clock.advance(1)
 
     assert ended.wait(timeout=60) is None
 
 
-def test_it_cannot_run_twice_at_once(jobs: Box, clock: FakeClock) -> None:
+def test_mailbox_loop_cannot_run_twice_at_once(jobs: Box, clock: FakeClock) -> None:
     loop = MailboxLoop(jobs, lambda message: None, clock=clock)
     ended = in_background(loop)
-    clock.wait_timers()
+    clock.advance(1)
 
     with pytest.raises(RuntimeError, match="'jobs' is running already"):
         loop.run()
 
     assert loop.running
-    loop.shutdown(timeout=5)
+    loop.shutdown(timeout=60)
     ended.wait(timeout=60)
 
 
@@ -319,8 +319,7 @@ def test_a_broker_that_goes_away_makes_the_loop_degraded_and_it_takes_up_work_wh
     seen: Ticket[Any] = Ticket()
     loop = MailboxLoop(source, lambda message: seen.complete(message.body), backoff=Backoff(jitter=0), clock=clock)
     ref = LoopActor.start(loop, name="flaky", clock=clock)
-    source.refused.wait(timeout=60)
-    clock.wait_timers()
+    clock.advance(0.1)
 
     status = ref.send(HealthCheckRequest()).wait(timeout=60)
     jobs.send("when it is back")
@@ -339,25 +338,25 @@ def test_work_posted_to_a_degraded_loop_runs_and_does_not_make_it_spin(jobs: Box
     ran: Ticket[None] = Ticket()
     loop = MailboxLoop(source, lambda message: None, clock=clock)
     ended = in_background(loop)
-    clock.wait_timers()
+    clock.advance(0.1)
 
     assert loop.post(lambda: ran.complete(None))
 
-    ran.wait(timeout=60)
-    clock.wait_timers()  # it waits again, for time to pass
+    clock.advance(0)  # it waits again, for time to pass
+    assert ran.is_ready()
     assert source.refusals <= 3
-    loop.shutdown(timeout=5)
+    loop.shutdown(timeout=60)
     ended.wait(timeout=60)
 
 
-def test_a_degraded_loop_is_stopped_at_once(jobs: Box, clock: FakeClock) -> None:
+def test_mailbox_loop_that_is_degraded_is_stopped_at_once(jobs: Box, clock: FakeClock) -> None:
     source = FlakySource(jobs)
     source.break_down()
     loop = MailboxLoop(source, lambda message: None, clock=clock)
     ended = in_background(loop)
-    clock.wait_timers()
+    clock.advance(0.1)
 
-    assert loop.shutdown(timeout=5)
+    assert loop.shutdown(timeout=60)
 
     assert ended.wait(timeout=60) is None
 
@@ -463,8 +462,8 @@ def test_a_crash_in_one_worker_ends_the_loop_with_that_cause_when_all_have_ended
             raise SystemExit("crash")
 
         ended = in_background(MailboxLoop(jobs, handle, concurrency=2, clock=clock))
-        hold.wait_reached()
-        assert not ended.wait_ready(timeout=0.05)
+        clock.advance(1)
+        assert not ended.is_ready()
 
     assert isinstance(ended.wait(timeout=60), SystemExit)
     clock.advance(100)
@@ -477,7 +476,7 @@ def test_a_crash_in_one_worker_ends_the_loop_with_that_cause_when_all_have_ended
 def test_posted_work_wakes_the_poll_and_runs_on_the_worker(jobs: Box, clock: FakeClock) -> None:
     loop = MailboxLoop(jobs, lambda message: None, clock=clock)
     ref = LoopActor.start(loop, name="posted", clock=clock)
-    clock.wait_timers()
+    clock.advance(1)
     where: Ticket[str] = Ticket()
 
     assert ref.post(lambda: where.complete(threading.current_thread().name))
@@ -573,8 +572,7 @@ def test_the_last_error_of_a_handler_shows_in_the_health_and_in_the_log(
         MailboxLoop(jobs, lambda message: message.body.nothing, clock=clock), name="wrong", clock=clock
     )
     jobs.send("body")
-    while ref.send(HealthCheckRequest()).wait(timeout=60).failed == 0:
-        assert ref.is_alive()
+    clock.advance(0.1)
 
     status = ref.send(HealthCheckRequest()).wait(timeout=60)
 
