@@ -16,14 +16,14 @@ import pytest
 
 from loopwarden import ChildSpec, MailboxLoop, Supervisor, Ticket, wait_all
 from loopwarden._blocking import SYSTEM
-from loopwarden._ticket import settle, write
+from loopwarden._ticket import write
 from loopwarden.actors import ZOMBIES, OffloadPool
 from loopwarden.actors._offload_crew import ThreadCrew
 from loopwarden.clock import SystemClock
 from loopwarden.errors import ActorDeadError, TicketTimeoutError
 from loopwarden.mailbox import InMemoryMailbox
 from loopwarden.supervision import ExitCode, Service, ShutdownReport
-from loopwarden.testing import FakeClock, FaultyBlocking, Hold, SteppedBlocking, wait_no_threads
+from loopwarden.testing import FakeClock, FaultyBlocking, Hold, Simulation, SteppedBlocking, wait_no_threads
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -74,7 +74,7 @@ def test_a_time_out_wins_and_the_late_completion_is_dropped(clock: FakeClock) ->
         with pytest.raises(TicketTimeoutError, match="no answer from Hold in pool 'offload' after 5 s"):
             ticket.wait(60)
         assert (pool.in_flight, pool.wait_idle(0)) == (1, False)
-    assert pool.wait_idle(5)
+    assert pool.wait_idle(60)
     assert pool.late == 1
     pool.close()
 
@@ -86,7 +86,7 @@ def test_a_completion_after_the_time_out_is_late_also_if_the_timers_are_later() 
         others.wait_reached()  # the thread of all timers is kept busy
         with OffloadPool(clock=clock) as pool:
             ticket = pool.submit(pow, 2, 2, timeout=0)
-            pool.wait_idle(5)
+            pool.wait_idle(60)
 
             with pytest.raises(TicketTimeoutError, match="no answer from pow in pool 'offload' after 0 s"):
                 ticket.wait(0)
@@ -96,7 +96,7 @@ def test_a_completion_after_the_time_out_is_late_also_if_the_timers_are_later() 
 def test_a_completion_in_time_leaves_no_timer_behind(clock: FakeClock) -> None:
     pool = OffloadPool(clock=clock)
     pool.submit(pow, 2, 2, timeout=5).wait(60)
-    pool.wait_idle(5)
+    pool.wait_idle(60)
 
     assert "0 timers" in repr(clock)
     pool.close()
@@ -112,13 +112,13 @@ def test_what_is_refused_never_runs_and_its_ticket_says_so() -> None:
     assert (ran, pool.refused) == ([], 1)
 
 
-def test_the_close_waits_for_what_was_accepted() -> None:
+def test_offload_pool_that_is_closed_waits_for_what_was_accepted(clock: FakeClock) -> None:
     closed: Ticket[bool] = Ticket()
     with Hold() as hold:
         pool = OffloadPool(workers=1)
         held, queued = pool.submit(hold), pool.submit(pow, 2, 2)
-        hold.wait_reached()
-        SYSTEM.start_thread(lambda: settle(closed, pool.close), "closes")
+        clock.blocking.start_thread(lambda: closed.complete(pool.close()), "closes")
+        clock.advance(1)
 
         assert not closed.is_ready()
     assert closed.wait(60)
@@ -137,7 +137,7 @@ def test_a_close_that_times_out_fails_the_tickets_and_counts_the_threads() -> No
         assert queued.has_failed()
         assert "stuck-offload" in ZOMBIES.names
         assert pool.in_flight == 1  # the other one will not be begun
-    assert pool.wait_idle(5)
+    assert pool.wait_idle(60)
     assert pool.late == 2
     assert wait_no_threads() == []
     assert ran == []
@@ -196,7 +196,7 @@ def test_a_job_whose_thread_has_just_been_started_is_not_begun_after_the_pool_is
 
         assert not pool.close(0)
     assert ticket.has_failed()
-    assert pool.wait_idle(5)
+    assert pool.wait_idle(60)
     assert (wait_no_threads(), ran) == ([], [])
 
 
@@ -268,12 +268,12 @@ def test_a_pool_is_closed_after_the_drain_and_before_the_loops_are_stopped() -> 
         pool = OffloadPool()
 
         def handle(message: Any) -> None:
-            rendered.append(pool.submit(hold, message.body, timeout=5).wait())
+            rendered.append(pool.submit(hold, message.body, timeout=60).wait())
 
         tree = Supervisor("app", children=[ChildSpec(id="loop", start=lambda: MailboxLoop(jobs, handle))])
         service = Service(tree, signals=(), stall_threshold=None, pools=[pool])
         returned: Ticket[ShutdownReport] = Ticket()
-        SYSTEM.start_thread(lambda: settle(returned, service.run), "service")
+        SYSTEM.start_thread(lambda: returned.complete(service.run()), "service")
         hold.wait_reached()
         service.shut_down()
         service.intake_closed.wait(60)
@@ -318,16 +318,17 @@ def check_books(submits: int) -> None:
     children = [ChildSpec(id=f"loop-{number}", start=partial(MailboxLoop[int], jobs, print)) for number in range(5)]
     service = Service(Supervisor("app", children=children), signals=(), stall_threshold=None, pools=[pool])
     returned: Ticket[ShutdownReport] = Ticket()
-    SYSTEM.start_thread(lambda: settle(returned, service.run), "service")
+    SYSTEM.start_thread(lambda: returned.complete(service.run()), "service")
     each = submits // 4
-    submitted = [Ticket[None]() for _ in range(4)]
-    for index, done in enumerate(submitted):
-        numbers = range(index * each, (index + 1) * each)
-        SYSTEM.start_thread(partial(settle, done, partial(books.submit, pool, numbers, index)), "submits")
+    threads = [
+        SYSTEM.start_thread(partial(books.submit, pool, range(index * each, (index + 1) * each), index), "submits")
+        for index in range(4)
+    ]
     books.in_the_middle.wait(60)
     service.shut_down()
-    wait_all(submitted, timeout=60)
-    report = returned.wait(30)
+    for thread in threads:
+        thread.join(60)
+    report = returned.wait(60)
     accepted = {number for number, ticket in books.tickets.items() if not _is_refused(ticket)}
 
     assert report.exit_code is ExitCode.OK
@@ -363,11 +364,11 @@ def test_a_hundred_thousand_submits_while_a_tree_is_shut_down() -> None:
 
 def test_a_process_runs_the_function_elsewhere() -> None:
     with OffloadPool(processes=True, workers=1) as pool:
-        there = pool.submit(os.getpid).wait(30)
+        there = pool.submit(os.getpid).wait(60)
 
         assert there != os.getpid()
         failed = pool.submit(pow, 0, -1)
-        failed.wait_ready(30)
+        failed.wait_ready(60)
         with pytest.raises(ZeroDivisionError):
             failed.wait(0)
 
@@ -396,28 +397,28 @@ def test_a_process_that_dies_fails_its_own_ticket_at_once_and_no_other(
     busy, survivor = begin(pool, tmp_path / "busy")
     lost, victim = begin(pool, tmp_path / "lost")
     again: Ticket[Ticket[int]] = Ticket()
-    lost.on_ready(lambda _: settle(again, lambda: pool.submit(pow, 2, 2)))
+    lost.on_ready(lambda _: again.complete(pool.submit(pow, 2, 2)))
     os.kill(victim, signal.SIGKILL)
 
     with pytest.raises(BrokenProcessPool, match="a process of OffloadPool 'render' died with exit code -9 in exec"):
-        lost.wait(30)
-    assert again.wait(30).wait(30) == 4
+        lost.wait(60)
+    assert again.wait(60).wait(60) == 4
     assert (busy.is_ready(), is_running(survivor), is_running(victim)) == (False, True, False)
     assert not pool.close(0)
     assert busy.has_failed()
-    assert pool.wait_idle(30)
-    assert wait_no_threads(30) == []
+    assert pool.wait_idle(60)
+    assert wait_no_threads() == []
     assert not is_running(survivor)
     assert caplog.messages == ["a process of OffloadPool 'render' died with exit code -9 in exec"]
 
 
 def test_an_idle_process_that_dies_is_replaced_and_nothing_is_lost(caplog: pytest.LogCaptureFixture) -> None:
     with OffloadPool("render", processes=True, workers=1) as pool:
-        victim = pool.submit(os.getpid).wait(30)
+        victim = pool.submit(os.getpid).wait(60)
         os.kill(victim, signal.SIGKILL)
         os.waitid(os.P_PID, victim, os.WEXITED | os.WNOWAIT)
 
-        assert pool.submit(os.getpid).wait(30) != victim
+        assert pool.submit(os.getpid).wait(60) != victim
         assert caplog.messages == ["an idle process of OffloadPool 'render' died with exit code -9"]
 
 
@@ -431,7 +432,7 @@ def test_a_process_that_is_killed_fails_its_ticket_also_if_a_child_of_its_own_li
             os.kill(victim, signal.SIGKILL)
 
             with pytest.raises(BrokenProcessPool):
-                lost.wait(30)
+                lost.wait(60)
 
 
 def test_what_cannot_be_handed_over_fails_alone_and_the_process_goes_on() -> None:
@@ -449,7 +450,7 @@ def test_what_cannot_be_handed_over_fails_alone_and_the_process_goes_on() -> Non
         ]
         after = pool.submit(os.getpid)
 
-        assert after.wait(30) == process.wait(30)
+        assert after.wait(60) == process.wait(60)
         assert [_kind(ticket) for ticket in tickets] == [
             "RuntimeError: CalledProcessError()",
             "RuntimeError: Own(1)",
@@ -473,7 +474,7 @@ def _kind(ticket: Ticket[Any]) -> str:
 
 def test_an_error_from_a_process_notes_where_it_was_raised() -> None:
     with OffloadPool(processes=True, workers=1) as pool, pytest.raises(ZeroDivisionError) as raised:
-        pool.submit(exec, "def inner(): 1 / 0\ninner()", {}).wait(30)
+        pool.submit(exec, "def inner(): 1 / 0\ninner()", {}).wait(60)
 
     assert "in another process:" in raised.value.__notes__[0]
     assert "in inner" in raised.value.__notes__[0]
@@ -488,8 +489,8 @@ def test_a_process_that_hangs_is_killed_at_the_close(tmp_path: Path, caplog: pyt
     with pytest.raises(ActorDeadError):
         hangs.wait(0)
     assert queued.has_failed()
-    assert pool.wait_idle(30)
-    assert wait_no_threads(30) == []
+    assert pool.wait_idle(60)
+    assert wait_no_threads() == []
     assert not is_running(process)
     assert not (tmp_path / "made").exists()
     assert caplog.messages == []  # it was we who killed it
@@ -497,14 +498,14 @@ def test_a_process_that_hangs_is_killed_at_the_close(tmp_path: Path, caplog: pyt
 
 def run_to_exit(program: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-P", "-W", "default::ResourceWarning", "-c", program]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 
 
 def test_a_forgotten_pool_completes_what_it_has_accepted() -> None:
     ended = run_to_exit(
         "from loopwarden import OffloadPool\n"
         "from loopwarden.actors import _forgotten\n"
-        "_forgotten.PATIENCE = 30\n"
+        "_forgotten.PATIENCE = 60\n"
         "if __name__ == '__main__':\n"
         "    threads, processes = OffloadPool('t', workers=1), OffloadPool('p', processes=True, workers=1)\n"
         "    tickets = [processes.submit(print, each) for each in 'ab']\n"
@@ -526,7 +527,7 @@ def test_a_forgotten_pool_that_hangs_does_not_hang_the_interpreter() -> None:
         "_forgotten.PATIENCE = 0.1\n"
         "if __name__ == '__main__':\n"
         "    threads, processes = OffloadPool('t', clock=FakeClock()), OffloadPool('p', processes=True, workers=1)\n"
-        "    processes.submit(pow, 2, 2).wait(30)\n"
+        "    processes.submit(pow, 2, 2).wait(60)\n"
         "    jobs = [processes.submit(signal.pause), threads.submit(Hold())]\n"
     )
 
@@ -536,11 +537,11 @@ def test_a_forgotten_pool_that_hangs_does_not_hang_the_interpreter() -> None:
 
 def test_a_signal_to_the_whole_group_does_not_reach_the_work_in_processes() -> None:
     with OffloadPool(processes=True, workers=1) as pool:
-        worker = pool.submit(os.getpid).wait(30)
+        worker = pool.submit(os.getpid).wait(60)
         for each in (signal.SIGINT, signal.SIGTERM):
             os.kill(worker, each)
 
-        assert pool.submit(os.getpid).wait(30) == worker
+        assert pool.submit(os.getpid).wait(60) == worker
 
 
 def test_a_signal_to_the_whole_group_does_not_reach_processes_that_are_just_being_started() -> None:
@@ -554,7 +555,7 @@ def test_a_signal_to_the_whole_group_does_not_reach_processes_that_are_just_bein
         "        tickets = [pool.submit(pow, 2, power) for power in (3, 4)]\n"
         "        for each in (signal.SIGINT, signal.SIGTERM):\n"
         "            os.killpg(0, each)\n"
-        "        print(wait_all(tickets, 30))\n"
+        "        print(wait_all(tickets, 60))\n"
     )
     command = [sys.executable, "-P", "-c", program]
     ended = subprocess.run(command, capture_output=True, text=True, check=False, start_new_session=True)
@@ -563,18 +564,21 @@ def test_a_signal_to_the_whole_group_does_not_reach_processes_that_are_just_bein
     assert ended.stderr == ""
 
 
-def test_a_pool_that_loses_work_while_it_is_closed_was_not_done(
-    clock: FakeClock, tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_offload_pool_that_loses_work_while_it_is_closed_was_not_done(
+    clock: FakeClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     pool = OffloadPool("render", processes=True, workers=1, clock=clock)
     lost, victim = begin(pool, tmp_path / "lost")
     queued = pool.submit(pow, 2, 2)
-    closed: Ticket[bool] = Ticket()
-    SYSTEM.start_thread(lambda: settle(closed, partial(pool.close, 30)), "closes")
-    clock.wait_timers()
-    os.kill(victim, signal.SIGKILL)
+    call_later = clock.call_later
 
-    assert closed.wait(30) is False
+    def kill_meanwhile(delay: float, callback: Any) -> Timer:
+        os.kill(victim, signal.SIGKILL)
+        return call_later(delay, callback)
+
+    monkeypatch.setattr(clock, "call_later", kill_meanwhile)  # it is called when the close begins to wait
+
+    assert pool.close(30) is False
     assert (lost.has_failed(), queued.wait(0)) == (True, 4)
     assert caplog.messages == ["a process of OffloadPool 'render' died with exit code -9 in exec"]
 
@@ -585,7 +589,7 @@ def test_processes_end_with_the_one_that_has_started_them() -> None:
         "from loopwarden import OffloadPool\n"
         "if __name__ == '__main__':\n"
         "    pool = OffloadPool(processes=True, workers=1)\n"
-        "    print(pool.submit(os.getpid).wait(30), flush=True)\n"
+        "    print(pool.submit(os.getpid).wait(60), flush=True)\n"
         "    sys.stdin.read()\n"
     )
     command = [sys.executable, "-P", "-c", program]
@@ -597,8 +601,8 @@ def test_processes_end_with_the_one_that_has_started_them() -> None:
         assert process.stdout.read() == ""  # it returns when the worker, which has the other end too, is gone
 
 
-def test_a_pool_whose_work_is_not_done_in_time_is_told_in_the_report() -> None:
-    with Hold() as hold:
+def test_offload_pool_whose_work_is_not_done_in_time_is_told_in_the_report() -> None:
+    with Simulation(seed=7), Hold() as hold:
         pool = OffloadPool("stuck")
         pool.submit(hold)
         hold.wait_reached()
@@ -615,11 +619,11 @@ def test_a_pool_is_used_by_many_threads_at_once() -> None:
         gathered: list[list[int]] = []
 
         def use() -> None:
-            gathered.append(wait_all([pool.submit(abs, -number) for number in range(200)], timeout=10))
+            gathered.append(wait_all([pool.submit(abs, -number) for number in range(200)], timeout=60))
 
         threads = [SYSTEM.start_thread(use, "uses") for _ in range(4)]
         for thread in threads:
-            thread.join(10)
+            thread.join(60)
 
         assert gathered == [list(range(200))] * 4
         assert threading.active_count() > 0

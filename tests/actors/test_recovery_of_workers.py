@@ -2,14 +2,13 @@ from __future__ import annotations
 
 import threading
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 from typing_extensions import override
 
 from loopwarden import HealthCheckRequest, Heartbeat, LoopActor, ShutdownRequest, Ticket, beat
-from loopwarden._blocking import SYSTEM
-from loopwarden._ticket import settle, write
+from loopwarden._ticket import write
 from loopwarden.actors import (
     ZOMBIES,
     AbandonRequest,
@@ -25,7 +24,16 @@ from loopwarden.actors import (
 )
 from loopwarden.errors import ActorDeadError, LoopAbandonedError, ReceiptHandleExpiredError
 from loopwarden.mailbox import InMemoryMailbox, Message, Token
-from loopwarden.testing import FakeClock, FaultyBlocking, Hold, ProbeLoop, our_threads, wait_no_threads
+from loopwarden.testing import (
+    FakeClock,
+    FaultyBlocking,
+    Hold,
+    ProbeLoop,
+    Simulation,
+    interleavings,
+    our_threads,
+    wait_no_threads,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,6 +42,7 @@ if TYPE_CHECKING:
 
 Box = InMemoryMailbox[Any, Any]
 Mail = Message[Any, Any]
+T = TypeVar("T")
 
 
 class Handler:
@@ -55,6 +64,13 @@ class Handler:
     def done(self, body: Any) -> Ticket[None]:
         with self._lock:
             return self._done.setdefault(body, Ticket())
+
+
+def apart(clock: FakeClock, work: Callable[[], T]) -> Ticket[T]:
+    """Do something on a thread of the clock; return the ticket of its result."""
+    result: Ticket[T] = Ticket()
+    clock.blocking.start_thread(lambda: result.complete(work()), "apart")
+    return result
 
 
 def health(ref: LoopRef) -> HealthStatus:
@@ -80,7 +96,7 @@ def abandon(ref: LoopRef, worker: int | None = None, **fields: Any) -> AbandonRe
 def test_every_worker_of_the_process_has_a_number_of_its_own(jobs: Box, clock: FakeClock) -> None:
     first = LoopActor.start(MailboxLoop(jobs, lambda message: None, concurrency=3, clock=clock), "first", clock=clock)
     second = LoopActor.start(ProbeLoop(clock=clock), "second", clock=clock)
-    clock.wait_timers(3)
+    clock.advance(1)
 
     workers = health(first).workers + health(second).workers
 
@@ -97,8 +113,6 @@ def test_a_worker_in_a_handler_is_silent_since_its_last_beat_and_one_that_polls_
     jobs.send("stuck")
     with Hold() as hold:
         ref = LoopActor.start(MailboxLoop(jobs, hold, concurrency=2, clock=clock), "two", clock=clock)
-        hold.wait_reached()
-        clock.wait_timers()
         clock.advance(7)
 
         workers = {each.activity: each for each in health(ref).workers}
@@ -294,7 +308,7 @@ def test_a_recall_wakes_a_poll_which_goes_on_with_a_new_token(jobs: Box, clock: 
     seen: Ticket[Any] = Ticket()
     loop = MailboxLoop(jobs, lambda message: seen.complete(message.body), clock=clock)
     ref = LoopActor.start(loop, "polling", clock=clock)
-    clock.wait_timers()
+    clock.advance(1)
 
     assert loop.recall(loop.progress[0].worker)
 
@@ -314,7 +328,7 @@ def test_messages_that_a_recalled_worker_had_prefetched_do_not_wait_for_its_next
 
         ref.send(RecallRequest(worker=stuck_worker(ref))).wait(timeout=60)
 
-    is_second_done = handler.done("second").wait_ready(1)
+    is_second_done = handler.done("second").wait_ready(60)
     stop(ref)
     assert is_second_done
 
@@ -536,9 +550,9 @@ def test_two_workers_that_are_given_up_at_once_both_give_back_what_they_had(jobs
     stop(ref)
 
 
-def test_a_worker_that_is_replaced_while_another_is_being_given_back_is_not_forgotten(
-    jobs: Box, clock: FakeClock
-) -> None:
+@interleavings(20)
+def test_worker_that_is_replaced_while_another_is_being_given_back_is_not_forgotten(simulation: Simulation) -> None:
+    jobs: Box = InMemoryMailbox("jobs")
     jobs.send_many(["first", "second"])
     holds = [Hold(), Hold()]
     left = list(holds)
@@ -547,8 +561,8 @@ def test_a_worker_that_is_replaced_while_another_is_being_given_back_is_not_forg
         if message.delivery_count == 1:
             left.pop()()
 
-    loop = MailboxLoop(jobs, handle, concurrency=2, clock=clock)
-    ref = LoopActor.start(loop, "two", clock=clock)
+    loop = MailboxLoop(jobs, handle, concurrency=2)
+    ref = LoopActor.start(loop, "two")
     for hold in holds:
         hold.wait_reached()
     first, second = loop._workers
@@ -564,14 +578,14 @@ def test_a_worker_that_is_replaced_while_another_is_being_given_back_is_not_forg
             yield from list(super().__iter__())
             self.turns += 1
             if self.turns == 2:
-                work = partial(settle, replaced, partial(loop.replace, second.progress.worker))
-                SYSTEM.start_thread(work, "another abandonment")
-                replaced.wait_ready(0.2)
+                work = partial(loop.replace, second.progress.worker)
+                simulation.start_thread(lambda: replaced.complete(work()), "another abandonment")
+                replaced.wait_ready(1)
 
     loop._replaced = Interrupted()
     loop.replace(first.progress.worker)
     loop.give_back(first.progress.worker, "abandoned")
-    if not replaced.wait_ready(0.5):  # the list is not read like that any more
+    if not replaced.wait_ready(60):  # the list is not read like that any more
         loop.replace(second.progress.worker)
     loop.give_back(second.progress.worker, "abandoned")
     state = (first.token.fenced, second.token.fenced, second.is_abandoned)
@@ -596,8 +610,7 @@ def test_without_a_thread_for_a_replacement_the_others_go_on(jobs: Box, clock: F
     with Hold() as hold:
         handler = Handler(hold)
         ref = LoopActor.start(MailboxLoop(jobs, handler, concurrency=2, clock=faulty), "two", clock=faulty)
-        hold.wait_reached()
-        clock.wait_timers()  # the other one polls
+        faulty.advance(1)  # the other one polls
 
         abandon(ref, stuck_worker(ref))
 
@@ -656,7 +669,7 @@ def test_the_answer_to_whoever_gives_a_loop_up_comes_before_the_end_of_the_loop(
 
         def tell_and_dawdle(cause: BaseException | None) -> None:
             tell(cause)
-            actor.ended.wait_ready(1)
+            actor.ended.wait_ready(60)
 
         actor._worker_ended = tell_and_dawdle  # type: ignore[method-assign]  # only this one dawdles
         answer = ref.send(AbandonRequest(reason="it hangs"))
@@ -789,16 +802,13 @@ class SlowCourier:
         self._courier = courier
         self._hold = hold
 
-    def settle_nack(self, *arguments: Any) -> None:
-        self._hold()
-        self._courier.settle_nack(*arguments)
-
-    def settle_put_back(self, message: Mail) -> None:
-        self._hold()
-        self._courier.settle_put_back(message)
-
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._courier, name)
+        act = getattr(self._courier, name)
+        return partial(self._slowly, act) if name.endswith(("_nack", "_put_back")) else act
+
+    def _slowly(self, act: Callable[..., object], *arguments: Any) -> None:
+        self._hold()
+        act(*arguments)
 
 
 class SlowStore:
@@ -848,7 +858,8 @@ def test_a_loop_does_not_end_while_what_it_has_not_started_is_being_given_back(j
         stopped = ref.send(ShutdownRequest(timeout=30.0))
         store.wait_reached()
         hold.release()
-        has_ended = ref.ended.wait_ready(0.1)
+        clock.advance(1)
+        has_ended = ref.ended.is_ready()
         store.release()
 
         result = stopped.wait(timeout=60)
@@ -904,7 +915,8 @@ def test_a_loop_does_not_end_before_what_its_replaced_worker_had_is_back(jobs: B
             ref.send(ShutdownRequest(timeout=30.0))
             answer = ref.send(AbandonRequest(worker=stuck_worker(ref)))
             store.wait_reached()
-            has_ended = ref.ended.wait_ready(0.1)
+            clock.advance(0.5)  # after a second nobody waits for the store any more
+            has_ended = ref.ended.is_ready()
             store.release()
             ref.ended.wait(timeout=60)
 
@@ -1022,27 +1034,22 @@ def test_a_shutdown_nowait_that_raises_is_followed_by_shutdown(clock: FakeClock,
 # Token.wait
 
 
-def test_a_token_waits_until_it_is_stopped() -> None:
-    token, result, entered = Token(), Ticket[bool](), Ticket[None]()
+def test_token_waits_until_it_is_stopped(clock: FakeClock) -> None:
+    token = Token()
+    result = apart(clock, token.wait)
 
-    def wait() -> None:
-        entered.complete(None)
-        settle(result, token.wait)
-
-    SYSTEM.start_thread(wait, "waits")
-    entered.wait(timeout=60)
-
-    assert not result.wait_ready(0.02)
+    clock.advance(3600)
+    is_over = result.is_ready()
     token.stop()
 
+    assert not is_over
     assert result.wait(timeout=60) is True
     assert token._gates == []
 
 
-def test_a_token_waits_no_longer_than_it_is_told(clock: FakeClock) -> None:
-    token, result = Token(), Ticket[bool]()
-    SYSTEM.start_thread(lambda: settle(result, lambda: token.wait(5, clock)), "waits")
-    clock.wait_timers()
+def test_token_waits_no_longer_than_it_is_told(clock: FakeClock) -> None:
+    token = Token()
+    result = apart(clock, lambda: token.wait(5, clock))
 
     clock.advance(5)
 
@@ -1058,24 +1065,24 @@ def test_a_token_that_is_stopped_is_not_waited_for(end: Callable[[Token], None])
     assert token.wait()
 
 
-def test_a_nudge_is_no_stop_and_does_not_end_a_wait_for_one(clock: FakeClock) -> None:
-    token, result = Token(), Ticket[bool]()
-    SYSTEM.start_thread(lambda: settle(result, lambda: token.wait(5, clock)), "waits")
-    clock.wait_timers()
+def test_token_that_is_nudged_is_not_stopped_and_its_wait_goes_on(clock: FakeClock) -> None:
+    token = Token()
+    result = apart(clock, lambda: token.wait(5, clock))
+    clock.advance(1)
 
     token.nudge()
-    is_over = result.wait_ready(0.05)
+    clock.advance(1)
+    is_over = result.is_ready()
     token.stop()
 
     assert result.wait(timeout=60) is True
     assert not is_over
 
 
-def test_ten_threads_that_wait_with_one_token_are_all_woken() -> None:
+def test_token_wakes_all_threads_that_wait_with_it(clock: FakeClock) -> None:
     token = Token()
-    results: list[Ticket[bool]] = [Ticket() for _ in range(10)]
-    for result in results:
-        SYSTEM.start_thread(partial(settle, result, token.wait), "waits")
+    results = [apart(clock, token.wait) for _ in range(10)]
+    clock.advance(1)
 
     token.stop()
 
