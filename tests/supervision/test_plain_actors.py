@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from loopwarden._ticket import Ticket
     from loopwarden.supervision import ChildRef, SupervisorRef
+#: Time stands still unless a test moves it, so nobody is given up because the machine is slow.
+pytestmark = pytest.mark.usefixtures("clock")
 
 
 class Plain(pykka.ThreadingActor):
@@ -98,8 +100,8 @@ def with_siblings(nursery: Nursery, child: ChildSpec) -> tuple[ChildSpec, ...]:
 
 def siblings_are_untouched(boss: SupervisorRef) -> bool:
     """Ask them; their answers say that they live, their events that it is still their first life."""
-    assert boss.child("sibling").ask("are you there?", timeout=5) == "are you there?"
-    assert boss.child("loop").ask(ProcessRequest(body="are you there?"), timeout=5) == "are you there?"
+    assert boss.child("sibling").ask("are you there?", timeout=60) == "are you there?"
+    assert boss.child("loop").ask(ProcessRequest(body="are you there?"), timeout=60) == "are you there?"
     return seen(boss, "sibling") == seen(boss, "loop") == Counter(started=1)
 
 
@@ -109,7 +111,7 @@ BY_TYPE = [("permanent", "up", 2), ("transient", "up", 2), ("temporary", None, 1
 every_type = pytest.mark.parametrize(("restart", "left", "starts"), BY_TYPE, ids=[each[0] for each in BY_TYPE])
 
 
-def settle(boss: SupervisorRef, events: Any, left: str | None) -> None:
+def wait_replaced(events: Any, left: str | None) -> None:
     events.wait_for(EventKind.EXITED, "plain")
     if left == "up":
         events.wait_for(EventKind.STARTED, "plain")
@@ -129,7 +131,7 @@ def test_what_is_raised_in_a_tell_ends_this_actor_alone_and_is_seen_once(
 
         boss.child("plain").tell(how)
 
-        settle(boss, events, left)
+        wait_replaced(events, left)
         assert states(boss).get("plain") == left
         assert (seen(boss)["exited"], seen(boss)["started"], seen(boss)["start_failed"]) == (1, starts, 0)
         assert siblings_are_untouched(boss)
@@ -145,10 +147,10 @@ def test_a_base_exception_in_an_ask_ends_the_actor_and_the_asker_is_told_why(
         events = boss.subscribe()
 
         with pytest.raises(ActorDeadError) as caught:
-            boss.child("plain").ask(how, timeout=5)
+            boss.child("plain").ask(how, timeout=60)
 
         assert isinstance(caught.value.__cause__, (SystemExit, KeyboardInterrupt))
-        settle(boss, events, left)
+        wait_replaced(events, left)
         assert (seen(boss)["exited"], seen(boss)["started"]) == (1, starts)
         assert siblings_are_untouched(boss)
 
@@ -159,7 +161,7 @@ def test_what_on_start_raises_is_a_failed_start(error: BaseException) -> None:
     child = ChildSpec(id="plain", actor=Fragile, args=({"on_start": [error]},))
     with supervising(children=with_siblings(nursery, ChildSpec(id="other", actor=Plain))) as boss:
         with pytest.raises(StartFailed, match="child 'plain'") as caught:
-            boss.spawn(child, timeout=5)
+            boss.spawn(child, timeout=60)
 
         assert caught.value.__cause__ is error
         assert seen(boss) == Counter(start_failed=1)
@@ -244,7 +246,7 @@ def test_an_exception_in_an_ask_goes_to_the_asker_and_the_actor_lives_on() -> No
         ref = boss.child("plain")
 
         with pytest.raises(Boom):
-            ref.ask(raise_boom, timeout=5)
+            ref.ask(raise_boom, timeout=60)
 
         assert ref.ask("still there", timeout=60) == "still there"
         assert seen(boss) == Counter(started=1)
@@ -280,7 +282,7 @@ def test_a_method_that_stops_its_own_actor_is_a_normal_end_too() -> None:
 
 
 def own_ref(boss: SupervisorRef) -> pykka.ActorRef[Any]:
-    ref: pykka.ActorRef[Any] = boss.child("plain").ask(Plain.tell_ref, block=True, timeout=5)
+    ref: pykka.ActorRef[Any] = boss.child("plain").ask(Plain.tell_ref, block=True, timeout=60)
     return ref
 
 
@@ -457,15 +459,14 @@ def test_asks_that_race_with_the_end_through_pykkas_own_ref_always_resolve() -> 
 # Actors that hang
 
 
-def test_an_actor_that_is_stuck_in_its_handler_is_abandoned_and_counted_until_it_returns() -> None:
-    clock = FakeClock()
+def test_an_actor_that_is_stuck_in_its_handler_is_abandoned_and_counted_until_it_returns(clock: FakeClock) -> None:
     with Hold() as hold:
         boss = Supervisor.start("boss", clock=clock, children=(ChildSpec(id="plain", actor=Plain, shutdown=3.0),))
         boss.child("plain").tell(hold)
         hold.wait_reached()
         behind = boss.child("plain").ask("behind it", block=False)
         stopped = boss.stop(block=False)
-        clock.wait_timers()
+        clock.advance(0)
         assert len(ZOMBIES) == 0
 
         clock.advance(3.0)
@@ -479,14 +480,13 @@ def test_an_actor_that_is_stuck_in_its_handler_is_abandoned_and_counted_until_it
     assert len(ZOMBIES) == 0
 
 
-def test_an_actor_that_was_abandoned_can_be_started_again_at_once() -> None:
-    clock, hold = FakeClock(), Hold()
+def test_an_actor_that_was_abandoned_can_be_started_again_at_once(clock: FakeClock) -> None:
+    hold = Hold()
     with supervising(clock=clock, children=(ChildSpec(id="plain", actor=Plain, shutdown=3.0),)) as boss, hold:
         ref = boss.child("plain")
         ref.tell(hold)
         hold.wait_reached()
         terminated = boss.send(TerminateChildRequest(id="plain"))
-        clock.wait_timers()
         clock.advance(3.0)
         assert not terminated.wait(timeout=60).clean_shutdown
 
@@ -496,7 +496,7 @@ def test_an_actor_that_was_abandoned_can_be_started_again_at_once() -> None:
 
 
 @pytest.mark.parametrize("how", ["on_start", "on_stop"])
-def test_an_actor_that_hangs_in_a_hook_is_abandoned(how: str) -> None:
+def test_an_actor_that_hangs_in_a_hook_is_abandoned(clock: FakeClock, how: str) -> None:
     class Hanging(Plain):
         def on_start(self) -> None:
             if how == "on_start":
@@ -506,7 +506,6 @@ def test_an_actor_that_hangs_in_a_hook_is_abandoned(how: str) -> None:
             if how == "on_stop":
                 hold()
 
-    clock = FakeClock()
     with Hold() as hold:
         child = ChildSpec(id="plain", actor=Hanging, shutdown=3.0)
         boss = Supervisor("boss", clock=clock, children=(child,)).launch()
@@ -516,7 +515,6 @@ def test_an_actor_that_hangs_in_a_hook_is_abandoned(how: str) -> None:
             hold.wait_reached()
         stopped = boss.stop(block=False)
         hold.wait_reached()
-        clock.wait_timers()
 
         clock.advance(3.0)
 
@@ -552,9 +550,9 @@ def test_a_brutal_kill_of_an_idle_plain_actor_leaves_no_thread() -> None:
     assert len(ZOMBIES) == 0
 
 
-def test_an_actor_whose_handler_returns_just_when_it_is_abandoned_leaves_no_thread() -> None:
+def test_an_actor_whose_handler_returns_just_when_it_is_abandoned_leaves_no_thread(clock: FakeClock) -> None:
     # Its loop has looked whether it was stopped, and goes to its inbox: from there only a message brings it back.
-    clock, hold = FakeClock(), Hold()
+    hold = Hold()
 
     def be_late(actor: Plain) -> None:
         inbox: Any = actor.actor_inbox
@@ -583,7 +581,7 @@ def test_an_actor_whose_handler_returns_just_when_it_is_abandoned_leaves_no_thre
 
 def test_it_runs_on_a_daemon_thread_of_ours_that_is_called_like_its_child() -> None:
     with supervising(children=(ChildSpec(id="plain", actor=Plain),)) as boss:
-        thread = boss.child("plain").ask(Plain.tell_thread, block=True, timeout=5)
+        thread = boss.child("plain").ask(Plain.tell_thread, block=True, timeout=60)
 
         assert (thread.name, thread.daemon) == ("plain-actor", True)
         assert thread in our_threads()
@@ -644,7 +642,7 @@ def test_a_factory_may_make_it_too() -> None:
 def test_the_end_of_all_actors_of_the_process_was_asked_for() -> None:
     nursery = Nursery()
     with supervising(children=(nursery.spec("loop"), ChildSpec(id="plain", actor=Plain))) as boss:
-        pykka.ActorRegistry.stop_all(timeout=5)
+        pykka.ActorRegistry.stop_all(timeout=60)
 
         assert boss.ended.wait(timeout=60).cause is None
     assert wait_no_threads() == []

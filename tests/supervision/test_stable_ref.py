@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from loopwarden.supervision import ChildRef, SupervisorRef
+#: Time stands still unless a test moves it, so nobody is given up because the machine is slow.
+pytestmark = pytest.mark.usefixtures("clock")
 
 
 class Counter(pykka.ThreadingActor):
@@ -90,7 +92,7 @@ def test_requests_reach_the_next_life_of_a_loop() -> None:
         crash_and_wait(ref, events)
 
         assert ref.send(ProcessRequest(body=2)).wait(timeout=60) == 2
-        assert ref.ask(ProcessRequest(body=3), timeout=5) == 3
+        assert ref.ask(ProcessRequest(body=3), timeout=60) == 3
         carried: Ticket[object] = Ticket()
         ref.tell(ProcessRequest(body=4, ticket=carried))
         assert carried.wait(timeout=60) == 4
@@ -216,7 +218,7 @@ def backing_off(boss: SupervisorRef, clock: FakeClock, name: str = "a") -> Child
     ref = boss.child(name)
     crash(ref)
     events.wait_for(EventKind.RESTARTING, name)
-    clock.wait_timers()
+    clock.advance(0)
     return ref
 
 
@@ -264,8 +266,8 @@ def test_while_a_child_backs_off_every_other_request_fails_at_once_and_says_unti
         assert not ref.is_alive()
 
 
-def test_after_the_back_off_the_same_ref_is_answered_again() -> None:
-    nursery, clock = Nursery(), FakeClock()
+def test_after_the_back_off_the_same_ref_is_answered_again(clock: FakeClock) -> None:
+    nursery = Nursery()
     with with_back_off(nursery, clock, "a") as boss:
         events = boss.subscribe()
         ref = backing_off(boss, clock)
@@ -355,7 +357,7 @@ def test_a_child_that_is_stopped_through_its_ref_stays_down(stop: Callable[[Chil
         assert states(boss) == {"a": "down", "b": "up"}
         assert (health(ref).state, health(ref).running) == (LoopState.STOPPED, False)
         with pytest.raises(ChildUnavailableError, match="child 'a' is down"):
-            ref.ask(ProcessRequest(body=1), timeout=5)
+            ref.ask(ProcessRequest(body=1), timeout=60)
 
 
 @pytest.mark.parametrize("strategy", ["one_for_all", "rest_for_one"])
@@ -401,8 +403,8 @@ def test_stopping_what_is_down_says_that_it_was_down() -> None:
         assert ref.send(ShutdownRequest()).wait(timeout=60).clean_shutdown
 
 
-def test_a_child_that_backs_off_is_kept_down_by_a_request_to_stop() -> None:
-    nursery, clock = Nursery(), FakeClock()
+def test_a_child_that_backs_off_is_kept_down_by_a_request_to_stop(clock: FakeClock) -> None:
+    nursery = Nursery()
     with with_back_off(nursery, clock, "a") as boss:
         ref = backing_off(boss, clock)
 
@@ -494,15 +496,15 @@ def test_a_stop_from_inside_a_handler_does_not_wait_for_itself() -> None:
         assert results == [False]
 
 
-def test_a_stop_from_inside_a_plain_actor_does_not_wait_for_itself() -> None:
-    clock = FakeClock()
+def test_a_stop_from_inside_a_plain_actor_does_not_wait_for_itself(clock: FakeClock) -> None:
     done: Ticket[object] = Ticket()
     with supervising(clock=clock, children=(ChildSpec(id="counter", actor=Counter),)) as boss:
         ref = boss.child("counter")
         ref.tell(lambda: done.complete(ref.stop()))
 
-        is_done = done.wait_ready(timeout=0.5)
+        clock.advance(0)
 
+        is_done = done.is_ready()
         clock.advance(100.0)  # so that a failing test ends
         done.wait(timeout=60)
         assert is_done
@@ -558,14 +560,13 @@ def test_a_request_that_a_plain_actor_fails_at_fails() -> None:
             asked.wait(timeout=60)
 
 
-def test_a_request_to_stop_that_times_out_says_so_and_the_child_goes_on_stopping() -> None:
-    nursery, clock, hold = Nursery(), FakeClock(), Hold()
+def test_a_request_to_stop_that_times_out_says_so_and_the_child_goes_on_stopping(clock: FakeClock) -> None:
+    nursery, hold = Nursery(), Hold()
     with supervising(clock=clock, children=(nursery.spec("a", hold, shutdown=100.0),)) as boss, hold:
         nursery.loops["a"][0].feed("held")
         hold.wait_reached()
         ref = boss.child("a")
         request = ref.send(ShutdownRequest(timeout=2.0))
-        clock.wait_timers(2)
 
         clock.advance(2.0)
 
@@ -635,7 +636,7 @@ def test_ready_resolves_also_for_a_child_that_never_was() -> None:
             hold.release()
 
         ref.ended.wait(timeout=60)
-        assert ref.ready.wait_ready(timeout=1)
+        assert ref.ready.wait_ready(timeout=60)
     assert isinstance(outcome(ref.ready), ChildUnavailableError)
 
 
@@ -646,11 +647,11 @@ def test_the_ref_of_a_deleted_child_is_not_that_of_the_next_of_its_name() -> Non
         stop_by_request(old)
         boss.send(DeleteChildRequest(id="a")).wait(timeout=60)
 
-        new = boss.spawn(nursery.spec("a"), timeout=5)
+        new = boss.spawn(nursery.spec("a"), timeout=60)
 
         with pytest.raises(ChildUnavailableError):
-            old.ask(ProcessRequest(body=1), timeout=5)
-        assert new.ask(ProcessRequest(body=1), timeout=5) == 1
+            old.ask(ProcessRequest(body=1), timeout=60)
+        assert new.ask(ProcessRequest(body=1), timeout=60) == 1
 
 
 def test_to_stop_the_ref_of_a_deleted_child_does_not_stop_the_next_of_its_name() -> None:
@@ -659,11 +660,11 @@ def test_to_stop_the_ref_of_a_deleted_child_does_not_stop_the_next_of_its_name()
         old = boss.child("a")
         stop_by_request(old)
         boss.send(DeleteChildRequest(id="a")).wait(timeout=60)
-        new = boss.spawn(nursery.spec("a"), timeout=5)
+        new = boss.spawn(nursery.spec("a"), timeout=60)
 
         outcome(old.stop(block=False))
 
-        assert new.ask(ProcessRequest(body=1), timeout=5) == 1
+        assert new.ask(ProcessRequest(body=1), timeout=60) == 1
 
 
 def test_a_temporary_child_that_ends_takes_its_ref_with_it() -> None:
@@ -703,7 +704,7 @@ def test_while_a_factory_is_at_work_everybody_answers() -> None:
 
         assert (status.state, status.running, seen["a"]) == (LoopState.STARTING, True, "starting")
         with pytest.raises(ChildUnavailableError, match="starting"):
-            boss.child("a").ask(ProcessRequest(body=1), timeout=5)
+            boss.child("a").ask(ProcessRequest(body=1), timeout=60)
         hold.release()
         restarted.wait(timeout=60)
 
@@ -729,7 +730,7 @@ def test_while_a_loop_has_not_entered_everybody_answers() -> None:
     with supervising(clock=FakeClock(blocking=blocking)) as boss, hold:
         spawned = boss.send(StartChildRequest(child=nursery.spec("a")))
         hold.wait_reached()
-        boss.spawn(nursery.spec("b"), timeout=5)
+        boss.spawn(nursery.spec("b"), timeout=60)
 
         status, seen = everybody_answers(boss, hold)
 
@@ -747,7 +748,7 @@ def test_while_a_plain_actor_is_starting_everybody_answers() -> None:
     with supervising() as boss, hold:
         spawned = boss.send(StartChildRequest(child=ChildSpec(id="slow", actor=Slow)))
         hold.wait_reached()
-        boss.spawn(nursery.spec("b"), timeout=5)
+        boss.spawn(nursery.spec("b"), timeout=60)
 
         status, seen = everybody_answers(boss, hold)
 
@@ -756,8 +757,8 @@ def test_while_a_plain_actor_is_starting_everybody_answers() -> None:
         spawned.wait(timeout=60)
 
 
-def test_while_a_child_backs_off_everybody_answers() -> None:
-    nursery, clock, hold = Nursery(), FakeClock(), Hold()
+def test_while_a_child_backs_off_everybody_answers(clock: FakeClock) -> None:
+    nursery, hold = Nursery(), Hold()
     with with_back_off(nursery, clock, "a", "b") as boss:
         backing_off(boss, clock)
 
@@ -766,14 +767,14 @@ def test_while_a_child_backs_off_everybody_answers() -> None:
         assert (status.activity, seen["a"]) == (Activity.BACKING_OFF, "restarting")
 
 
-def test_while_a_group_waits_for_the_back_off_of_one_everybody_answers() -> None:
-    nursery, clock = Nursery(), FakeClock()
+def test_while_a_group_waits_for_the_back_off_of_one_everybody_answers(clock: FakeClock) -> None:
+    nursery = Nursery()
     with with_back_off(nursery, clock, "a", "b", strategy="one_for_all") as boss:
         events = boss.subscribe()
         ref = boss.child("b")
         crash(boss.child("a"))
         events.wait_for(EventKind.EXITED, "b")
-        clock.wait_timers()
+        clock.advance(0)
 
         assert states(boss) == {"a": "restarting", "b": "restarting"}
         assert health(ref).activity is Activity.BACKING_OFF

@@ -18,41 +18,42 @@ def told(nursery: Nursery) -> list[ProbeLoop]:
     return [loop for loop in loops if loop.stop_asked.is_ready()]
 
 
-def test_those_that_are_slow_to_stop_keep_nobody_waiting() -> None:
-    nursery, clock, hold = Nursery(), FakeClock(), Hold()
+def test_those_that_are_slow_to_stop_keep_nobody_waiting(clock: FakeClock) -> None:
+    nursery, hold = Nursery(), Hold()
     children = tuple(nursery.spec(name, hold, shutdown=100.0) for name in NAMES)
     with supervising(clock=clock, children=children) as boss, hold:
         for name in NAMES:
             nursery.loops[name][0].feed("held")
+        clock.advance(0)  # each of them is held
         boss.send(ShutdownRequest(timeout=1_000.0))
-        clock.wait_timers(AT_ONCE + 2)  # one for each that was told, one for those that were not, one for the request
-        wait_all([nursery.loops[name][0].stop_asked for name in NAMES[-AT_ONCE:]], timeout=60)
-        at_first = len(told(nursery))
+        clock.advance(0)
+        at_first = told(nursery)
 
         clock.advance(PATIENCE)
 
-        wait_all([nursery.loops[name][0].stop_asked for name in NAMES], timeout=60)
-        assert at_first == AT_ONCE
+        assert at_first == [nursery.loops[name][0] for name in NAMES[-AT_ONCE:]]
+        assert len(told(nursery)) == MORE
 
 
-def test_however_many_end_meanwhile_all_are_told_after_a_few_moments() -> None:
-    nursery, clock, hold = Nursery(), FakeClock(), Hold()
-    quick = NAMES[-1]
+def test_however_many_end_meanwhile_all_are_told_after_a_few_moments(clock: FakeClock) -> None:
+    nursery, hold = Nursery(), Hold()
     children = tuple(nursery.spec(name, hold, shutdown=100.0) for name in NAMES)
     with supervising(clock=clock, children=children) as boss, hold:
         for name in NAMES[:-1]:
             nursery.loops[name][0].feed("held")
+        clock.advance(0)  # each of them is held, but for the last, which is quick
         boss.send(ShutdownRequest(timeout=1_000.0))
-        nursery.loops[quick][0].stop_asked.wait(timeout=60)  # it ends, and one more is told
-        clock.wait_timers(AT_ONCE + 2)
+        clock.advance(0)  # the quick one is told and ends, and one more is told
+        at_first = len(told(nursery))
 
         clock.advance(PATIENCE)
 
-        wait_all([nursery.loops[name][0].stop_asked for name in NAMES], timeout=60)
+        assert at_first == AT_ONCE + 1
+        assert len(told(nursery)) == MORE
 
 
-def test_those_that_are_quick_make_room_for_the_next_without_a_timer() -> None:
-    nursery, clock = Nursery(), FakeClock()
+def test_those_that_are_quick_make_room_for_the_next_without_a_timer(clock: FakeClock) -> None:
+    nursery = Nursery()
 
     with supervising(clock=clock, children=nursery.specs(*NAMES)):
         pass
@@ -61,14 +62,16 @@ def test_those_that_are_quick_make_room_for_the_next_without_a_timer() -> None:
     assert "0 timers" in repr(clock)
 
 
-def test_one_that_ends_by_itself_before_it_is_told_is_no_longer_waited_for() -> None:
-    nursery, clock, hold = Nursery(), FakeClock(), Hold()
+def test_one_that_ends_by_itself_before_it_is_told_is_no_longer_waited_for(clock: FakeClock) -> None:
+    nursery, hold = Nursery(), Hold()
     children = tuple(nursery.spec(name, hold, shutdown=100.0) for name in NAMES)
     with supervising(clock=clock, children=children) as boss, hold:
         for name in NAMES[1:]:
             nursery.loops[name][0].feed("held")
+        clock.advance(0)  # each of them is held
         stopped = boss.send(ShutdownRequest(timeout=1_000.0))
-        clock.wait_timers(AT_ONCE + 2)
+        clock.advance(0)
+        assert len(told(nursery)) == AT_ONCE
 
         nursery.loops[NAMES[0]][0].shutdown(timeout=0)  # by its own means; it is the last to be told
         hold.release()

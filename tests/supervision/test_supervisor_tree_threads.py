@@ -10,17 +10,14 @@ import pytest
 from nursery import Boom
 from test_family_model import ModelSupervisor, World
 
-from loopwarden.errors import ActorDeadError, ChildUnavailableError
 from loopwarden.supervision import (
     ChildSpec,
     DeleteChildRequest,
-    EventKind,
     RestartChildRequest,
     StartChildRequest,
     Supervisor,
     SupervisorSpec,
     TerminateChildRequest,
-    UnsubscribeRequest,
     WhichChildrenRequest,
 )
 from loopwarden.testing import FakeClock, ProbeLoop
@@ -54,7 +51,6 @@ class Tree:
         modelled, real = self.supervisor("root", depth=1)
         self.model = ModelSupervisor(World(), modelled, None)
         self.real: SupervisorRef = Supervisor(**real).launch()
-        self.events = self.real.subscribe()
 
     # Growing: what describes a supervisor to the model, and the same for the real one.
 
@@ -110,9 +106,6 @@ class Tree:
         self.real.ready.wait(timeout=60)
 
     def step(self) -> None:
-        # From here on, without what is still unread.
-        self.real.send(UnsubscribeRequest(listener=self.events)).wait(timeout=60)
-        self.events = self.real.subscribe()
         happening = self.dice.choice(
             ["crash"] * 4 + ["fail"] * 2 + ["terminate", "restart", "restart", "delete", "start"]
         )
@@ -141,7 +134,6 @@ class Tree:
             loop.shutdown_nowait()
         else:
             loop.post(self.boom)
-        self.events.wait_for(EventKind.EXITED, child.spec.id)
         model.exited(child, normally=normally)
 
     @staticmethod
@@ -192,36 +184,19 @@ class Tree:
 
     # Comparing.
 
-    def look(self, name: str, ref: SupervisorRef | ChildRef) -> View | None:
-        """Return what can be seen; None while something is being done."""
-        try:
-            infos = self.infos(ref)
-        except (ActorDeadError, ChildUnavailableError):
-            return None  # it has just ended, which its own supervisor will tell
+    def look(self, name: str, ref: SupervisorRef | ChildRef) -> View:
+        """Return what can be seen."""
+        infos = self.infos(ref)
         seen: View = [(name, [(info.id, info.state.value) for info in infos.values()])]
         for info in infos.values():
-            if info.state.value not in {"up", "down"}:
-                return None
             if info.is_supervisor and info.state.value == "up":
-                below = self.look(info.id, info.ref)
-                if below is None:
-                    return None
-                seen += below
+                seen += self.look(info.id, info.ref)
         return seen
 
-    def settle(self) -> View:
-        """Wait until nothing is being done any more; each thing that is done ends with an event, or with the root."""
-        while True:
-            seen = self.look("root", self.real)
-            if seen is not None:
-                return seen
-            if self.model.has_ended:
-                self.real.ended.wait(timeout=60)
-                return []
-            self.events.get(timeout=60)
-
     def compare(self) -> None:
-        seen = self.settle()
+        self.clock.advance(0)  # nothing is being done any more
+        assert self.real.ended.is_ready() == self.model.has_ended
+        seen = [] if self.model.has_ended else self.look("root", self.real)
         assert seen == [(model.spec.name, model.view) for model in self.model.alive]
         assert self.told() == self.expected()
 
