@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from family_simulator import IGNORE, ROLL, Simulator, child, supervise
-from hypothesis import given, note, settings
+from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
 from loopwarden._backoff import Backoff
@@ -590,7 +590,7 @@ def ask(boss: Simulator, step: int, name: str) -> None:
         boss.stop()
 
 
-def settle(boss: Simulator) -> None:
+def come_to_rest(boss: Simulator) -> None:
     """Let everything that is under way come to its end."""
     boss.advance(1_000)
     while under_way := [name for name, state in boss.states.items() if state in {"starting", "stopping"}]:
@@ -618,7 +618,7 @@ def slow_family(strategy: str, *, sequential: bool, backoff: bool) -> Simulator:
 
 @pytest.mark.parametrize("sequential", [False, True], ids=["parallel", "sequential"])
 @every_strategy
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(backoff=st.booleans(), steps=st.lists(STEPS, max_size=40))
 def test_however_things_interleave_every_waiter_is_answered_once_and_all_comes_to_rest(
     strategy: str, sequential: bool, backoff: bool, steps: list[tuple[int, str]]
@@ -631,10 +631,10 @@ def test_however_things_interleave_every_waiter_is_answered_once_and_all_comes_t
         note(f"{step} {name}: {boss.states}")
         states = list(boss.states.values())
         assert max(states.count("starting"), states.count("stopping")) <= at_once
-    settle(boss)
+    come_to_rest(boss)
     at_rest = set(boss.states.values())
     boss.stop()
-    settle(boss)
+    come_to_rest(boss)
 
     assert at_rest <= {"up", "down"}
     assert {waiter: len(answers) for waiter, answers in boss.answers.items()} == dict.fromkeys(boss.answers, 1)
@@ -644,7 +644,7 @@ def test_however_things_interleave_every_waiter_is_answered_once_and_all_comes_t
 
 
 @every_group
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(backoff=st.booleans(), steps=st.lists(STEPS, max_size=40))
 def test_however_things_interleave_what_somebody_took_down_only_somebody_brings_up(
     strategy: str, backoff: bool, steps: list[tuple[int, str]]
@@ -660,6 +660,6 @@ def test_however_things_interleave_what_somebody_took_down_only_somebody_brings_
             taken_down.add(name)
         elif (step == RESTART and before.get(name) == "down") or (step == START and name not in before):
             taken_down.discard(name)
-    settle(boss)
+    come_to_rest(boss)
 
     assert not taken_down & set(boss.up)
