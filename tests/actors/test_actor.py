@@ -78,7 +78,7 @@ def test_a_base_exception_ends_this_actor_alone_and_reaches_the_asker_as_its_dea
     ref, other = Echo.start(), Echo.start()
 
     with pytest.raises(ActorDeadError) as caught:
-        ref.ask(error, timeout=5)
+        ref.ask(error, timeout=60)
 
     assert caught.value.__cause__ is error
     assert ref.ended.wait(timeout=60).cause is error
@@ -364,7 +364,7 @@ def test_an_unknown_message_is_logged_as_in_pykka(caplog: pytest.LogCaptureFixtu
 def test_stop_all_of_pykka_stops_ours_too() -> None:
     refs = [Echo.start() for _ in range(3)]
 
-    assert pykka.ActorRegistry.stop_all(timeout=5) == [True] * 3
+    assert pykka.ActorRegistry.stop_all(timeout=60) == [True] * 3
 
     assert not any(ref.is_alive() for ref in refs)
 
@@ -469,7 +469,7 @@ def test_200_actors_that_die_at_random_leave_no_asker_waiting() -> None:
                 pytest.fail("nobody else ends it")
 
     for ticket in done:
-        ticket.wait(timeout=30)
+        ticket.wait(timeout=60)
     for ticket in (each for many in tickets for each in many):
         assert ticket.wait_ready(timeout=60)
 
@@ -485,7 +485,7 @@ class Lazy:
 def test_a_message_and_a_reply_whose_class_raises_end_nothing_else() -> None:
     ref = Echo.start()
 
-    reply = ref.ask(Lazy, timeout=5)
+    reply = ref.ask(Lazy, timeout=60)
     echoed = ref.ask(Lazy(), block=False)
 
     assert type(reply) is Lazy
@@ -511,7 +511,7 @@ def test_only_a_ticket_can_be_deferred_to() -> None:
     ref = Echo.start()
 
     with pytest.raises(TypeError, match="Deferred takes a Ticket"):
-        ref.ask(lambda: Deferred(pykka.ThreadingFuture()), timeout=5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  the misuse under test
+        ref.ask(lambda: Deferred(pykka.ThreadingFuture()), timeout=60)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  the misuse under test
 
     ref.stop()
 
@@ -530,7 +530,7 @@ def test_a_bug_in_the_actor_loop_itself_is_seen_as_the_end() -> None:
 def test_a_blocking_stop_on_the_actors_own_thread_does_not_wait_for_itself() -> None:
     ref = Echo.start()
 
-    assert ref.ask(ref.stop, timeout=5) is False
+    assert ref.ask(ref.stop, timeout=60) is False
 
     ref.ended.wait(timeout=60)
 
@@ -550,4 +550,4 @@ def test_an_actor_that_is_never_launched_answers_when_it_is_collected() -> None:
     gc.collect()
 
     with pytest.raises(ActorDeadError):
-        ref.ask("anybody?", timeout=5)
+        ref.ask("anybody?", timeout=60)

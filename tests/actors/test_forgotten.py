@@ -17,15 +17,17 @@ def run_to_exit(program: str, *options: str) -> subprocess.CompletedProcess[str]
         [sys.executable, "-P", *options, "-c", textwrap.dedent(program)],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
         check=False,
     )
 
 
 FORGOTTEN_IN_MID_MESSAGE = """
     from loopwarden import LoopActor
+    from loopwarden.actors import _forgotten
     from loopwarden.testing import Hold, ProbeLoop
 
+    _forgotten.PATIENCE = 60
     hold = Hold()
 
     def handle(body):
@@ -58,13 +60,16 @@ def test_a_forgotten_loop_is_stopped_even_if_the_warning_is_an_error() -> None:
 def test_a_forgotten_foreign_loop_is_told_to_stop() -> None:
     ended = run_to_exit("""
         from loopwarden import LoopActor, Ticket
+        from loopwarden.actors import _forgotten
+
+        _forgotten.PATIENCE = 60
 
         class Foreign:
             stop, entered = Ticket(), Ticket()
 
             def run(self):
                 self.entered.complete(None)
-                self.stop.wait(20)
+                self.stop.wait(60)
                 print("stopped", flush=True)
 
             def shutdown(self, *, timeout):
@@ -112,7 +117,8 @@ def test_a_stopped_loop_is_not_complained_about() -> None:
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
-def test_forgotten_actors_are_stopped_together_and_named() -> None:
+def test_forgotten_actors_are_stopped_together_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_forgotten, "PATIENCE", 60)
     refs = [ControlActor.start() for _ in range(3)]
 
     with pytest.warns(ResourceWarning, match="not stopped before exit: ControlActor"):

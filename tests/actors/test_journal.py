@@ -683,7 +683,7 @@ def test_a_closed_journal_is_free_although_a_process_that_was_forked_just_now_ha
     copy = os.dup(
         lock_of(session)._descriptors[0]
     )  # as a fork makes one, until the child has come so far as to close it
-    session.close(timeout=5)
+    session.close(timeout=60)
 
     opened(path).close()
 

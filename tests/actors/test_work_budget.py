@@ -12,17 +12,15 @@ import pytest
 from loopwarden import HealthCheckRequest, LoopActor, ShutdownRequest, Ticket, check_health, wait_all
 from loopwarden._blocking import SYSTEM
 from loopwarden.actors import AbandonRequest, Activity, MailboxLoop, WorkBudget
-from loopwarden.clock import SystemClock
 from loopwarden.errors import MailboxClosedError
 from loopwarden.mailbox import InMemoryMailbox, Message, SqliteMailbox, Token
-from loopwarden.testing import FakeClock, Hold
+from loopwarden.testing import FakeClock, Hold, Simulation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from loopwarden import LoopRef
-    from loopwarden._blocking import Gate
     from loopwarden.actors._work_budget import Permit
 
 Mail = Message[Any, Any]
@@ -37,14 +35,15 @@ def boxes(count: int, messages: int) -> list[Box]:
 
 
 def stop(*refs: LoopRef) -> None:
-    wait_all([ref.send(ShutdownRequest(timeout=5)) for ref in refs], timeout=10)
+    wait_all([ref.send(ShutdownRequest(timeout=60)) for ref in refs], timeout=60)
 
 
 class Watch:
     """Counts what is in hand, in all loops together, and what each of them has done until all is done."""
 
-    def __init__(self, total: int) -> None:
+    def __init__(self, total: int, work: float = 0.0) -> None:
         self._lock = threading.Lock()
+        self._work = work
         self._left = total
         self.now = 0
         self.most = 0
@@ -55,6 +54,7 @@ class Watch:
         with self._lock:
             self.now += 1
             self.most = max(self.most, self.now)
+        Token().wait(self._work)
         with self._lock:
             self.now -= 1
             self._left -= 1
@@ -70,83 +70,54 @@ def hold_all(budget: WorkBudget) -> list[Permit]:
     return [permit for permit in permits if permit is not None]
 
 
-class Counted:
-    """A seam that tells when so many gates were made: a budget makes one for whoever asks for a permit."""
-
-    def __init__(self) -> None:
-        self._gates = itertools.count(1)
-        self._wanted: dict[int, Ticket[None]] = {}
-        self.lock, self.queue, self.slot, self.start_thread = (
-            SYSTEM.lock,
-            SYSTEM.queue,
-            SYSTEM.slot,
-            SYSTEM.start_thread,
-        )
-        self.is_virtual, self.outside, self.dice = False, SYSTEM.outside, SYSTEM.dice
-
-    def gate(self) -> Gate:
-        number = next(self._gates)
-        if number in self._wanted:
-            self._wanted[number].complete(None)
-        return SYSTEM.gate()
-
-    def expect(self, more: int) -> Ticket[None]:
-        """Return a ticket that resolves when so many more were made."""
-        ticket: Ticket[None] = Ticket()
-        self._wanted[next(self._gates) + more] = ticket
-        return ticket
-
-
-def counted_budget(limit: int, name: str = "budget") -> tuple[WorkBudget, Counted]:
-    counted = Counted()
-    return WorkBudget(limit, name, clock=SystemClock(counted)), counted
-
-
 @pytest.mark.parametrize("workers", [1, 3], ids=["one worker", "one, two or three workers"])
-def test_there_is_never_more_in_hand_than_the_limit_and_every_loop_has_its_share(workers: int) -> None:
-    mailboxes, (budget, counted) = boxes(20, 200), counted_budget(5)
+def test_work_budget_is_never_exceeded_and_every_loop_has_its_share(workers: int) -> None:
+    with Simulation(seed=workers) as simulation:
+        check_shares(workers, simulation)
+
+
+def check_shares(workers: int, simulation: Simulation) -> None:
+    mailboxes, budget = boxes(20, 200), WorkBudget(5)
     counts = [1 + number % workers for number in range(20)]
-    watch, held = Watch(1_000), hold_all(budget)
-    all_wait = counted.expect(sum(counts))
+    watch, held = Watch(1_000, work=0.01), hold_all(budget)
     refs = [
         LoopActor.start(MailboxLoop(box, watch.handle, budget=budget, concurrency=count), box.name)
         for box, count in zip(mailboxes, counts, strict=True)
     ]
-    all_wait.wait(60)
+    simulation.advance(1)
+    waiting = budget.snapshot().waiting
     for permit in held:
         permit.release()
 
-    watch.all_done.wait(30)
+    watch.all_done.wait()
     shares = [watch.done[box.name] for box in mailboxes]
     stop(*refs)
 
-    assert 1 <= watch.most <= 5
+    assert waiting == sum(counts)
+    assert watch.most == 5
     assert min(shares) >= 25, shares  # half of the fair share, which is 50
     assert budget.snapshot().used == budget.snapshot().waiting == 0
 
 
-def test_at_the_limit_nobody_receives_and_what_waits_is_not_leased() -> None:
-    mailboxes, (budget, counted) = boxes(20, 3), counted_budget(5)
-    watch, five, began = Watch(60), Ticket[None](), itertools.count(1)
+def test_work_budget_at_its_limit_lets_nobody_receive_and_what_waits_is_not_leased(clock: FakeClock) -> None:
+    mailboxes, budget = boxes(20, 3), WorkBudget(5)
+    watch, began = Watch(60), itertools.count(1)
     with Hold() as hold:
 
         def handle(message: Mail) -> None:
-            if next(began) == 5:
-                five.complete(None)
+            next(began)
             hold(message)
             watch.handle(message)
 
-        all_ask = counted.expect(20)
         refs = [LoopActor.start(MailboxLoop(box, handle, budget=budget), box.name) for box in mailboxes]
-        all_ask.wait(60)
-        five.wait(60)
+        clock.advance(1)
         statuses = check_health(refs)
         untouched = [box.receive(max_messages=10, visibility_timeout=0) for box in mailboxes]
 
         assert sum(len(status.in_hand) for status in statuses) == 5
         assert Counter(len(messages) for messages in untouched) == {3: 15, 2: 5}
         assert next(began) == 6
-    watch.all_done.wait(30)
+    watch.all_done.wait(60)
     stop(*refs)
 
 
@@ -155,23 +126,22 @@ def test_all_of_it_is_done() -> None:
     watch = Watch(20 * 50)
     refs = [LoopActor.start(MailboxLoop(box, watch.handle, budget=budget), box.name) for box in mailboxes]
 
-    watch.all_done.wait(30)
+    watch.all_done.wait(60)
     stop(*refs)
 
     assert set(watch.done.values()) == {50}
     assert [box.approximate_count() for box in mailboxes] == [0] * 20
 
 
-def test_a_loop_at_the_limit_receives_nothing_and_says_why(clock: FakeClock) -> None:
+def test_loop_at_the_limit_receives_nothing_and_says_why(clock: FakeClock) -> None:
     first, second = boxes(2, 1)
-    budget, counted = counted_budget(1, "database")
+    budget = WorkBudget(1, "database")
     with Hold() as hold:
         busy = LoopActor.start(MailboxLoop(first, hold, budget=budget), "busy")
         hold.wait_reached()
-        asks = counted.expect(1)
         waits = LoopActor.start(MailboxLoop(second, lambda _: None, budget=budget), "waits")
-        asks.wait(60)
-        status = _until_throttled(waits)
+        clock.advance(1)
+        status = waits.send(HealthCheckRequest()).wait(60)
 
         assert (status.activity, second.approximate_count()) == (Activity.THROTTLED, 1)
         assert status.budget is not None
@@ -184,24 +154,17 @@ def test_a_loop_at_the_limit_receives_nothing_and_says_why(clock: FakeClock) -> 
     stop(busy, waits)
 
 
-def _until_throttled(ref: LoopRef) -> Any:
-    while True:  # it has asked for its permit, and is about to wait
-        status = ref.send(HealthCheckRequest()).wait(60)
-        if status.activity is Activity.THROTTLED and status.budget is not None and status.budget.waiting:
-            return status
-
-
-def test_a_stop_ends_the_wait_for_a_permit() -> None:
+def test_stop_ends_the_wait_for_a_permit(clock: FakeClock) -> None:
     first, second = boxes(2, 1)
-    budget, counted = counted_budget(1)
+    budget = WorkBudget(1)
     with Hold() as hold:
         busy = LoopActor.start(MailboxLoop(first, hold, budget=budget), "busy")
         hold.wait_reached()
-        asks = counted.expect(1)
         waits = LoopActor.start(MailboxLoop(second, lambda _: None, budget=budget), "waits")
-        asks.wait(60)
+        clock.advance(1)
 
-        assert waits.send(ShutdownRequest(timeout=5)).wait(60).clean_shutdown
+        assert budget.snapshot().waiting == 1
+        assert waits.send(ShutdownRequest(timeout=60)).wait(60).clean_shutdown
         assert budget.snapshot().waiting == 0
     stop(busy)
 
@@ -252,30 +215,30 @@ def test_a_crash_gives_the_permit_back() -> None:
     assert budget.snapshot().used == 0
 
 
-def test_a_heavy_message_counts_as_much_as_its_weight() -> None:
+def test_heavy_message_counts_as_much_as_its_weight(clock: FakeClock) -> None:
     heavy, light = boxes(2, 1)
-    budget, counted = counted_budget(3)
+    budget = WorkBudget(3)
     with Hold() as hold:
         carries = LoopActor.start(MailboxLoop(heavy, hold, budget=budget, weight=3), "heavy")
         hold.wait_reached()
-        asks = counted.expect(1)
         waits = LoopActor.start(MailboxLoop(light, print, budget=budget), "light")
-        asks.wait(60)
+        clock.advance(1)
+        status = waits.send(HealthCheckRequest()).wait(60)
 
-        assert _until_throttled(waits).budget.used == 3
+        assert status.activity is Activity.THROTTLED
+        assert status.budget is not None
+        assert (status.budget.used, status.budget.waiting) == (3, 1)
         stop(waits)
     stop(carries)
 
 
-def test_a_light_one_does_not_pass_a_heavy_one_that_waits() -> None:
-    budget, counted = counted_budget(2)
+def test_light_message_does_not_pass_a_heavy_one_that_waits(clock: FakeClock) -> None:
+    budget = WorkBudget(2)
     heavy, light = budget.share(2), budget.share(1)
     first = budget.take(light, Token())
-    token, taken, asks = Token(), Ticket[Any](), counted.expect(1)
-    SYSTEM.start_thread(lambda: taken.complete(budget.take(heavy, token)), "heavy")
-    asks.wait(60)
-    while not budget.snapshot().waiting:
-        pass  # it has asked, and is about to wait
+    token, taken = Token(), Ticket[Any]()
+    clock.blocking.start_thread(lambda: taken.complete(budget.take(heavy, token)), "heavy")
+    clock.advance(1)
     nudged = Token()
     nudged.nudge()
 
@@ -339,7 +302,7 @@ def test_whoever_waits_is_told_of_a_message_and_has_not_received_it(box: Any) ->
     answers = [waiting(box) for _ in range(3)]
     box.send("here")
 
-    assert wait_all(answers, timeout=5) == [True, True, True]
+    assert wait_all(answers, timeout=60) == [True, True, True]
     assert [message.delivery_count for message in box.receive()] == [1]
 
 
