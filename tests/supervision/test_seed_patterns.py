@@ -13,7 +13,7 @@ import sys
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
@@ -25,9 +25,12 @@ from loopwarden.mailbox import InMemoryMailbox, SqliteMailbox
 from loopwarden.testing import Hold
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Callable, Generator, Iterator, Sequence
 
     from loopwarden._blocking import ThreadHandle
+    from loopwarden.mailbox import Message
+
+T = TypeVar("T")
 
 PROGRAM = Path(__file__).parent / "data" / "runs_the_seed.py"
 
@@ -78,8 +81,14 @@ class Loops:
         """Have each do something, which only one that runs does."""
         self.requests.send("a request")
         self.samples.send(Sample(id="a sample", input="in", expected="IN"))
-        assert [message.body for message in self.responses.receive(wait_time_seconds=20)] == ["A REQUEST"]
-        assert [message.body.score for message in self.results.receive(wait_time_seconds=20)] == [1.0]
+        assert [message.body for message in arrived(self.responses)] == ["A REQUEST"]
+        assert [message.body.score for message in arrived(self.results)] == [1.0]
+
+
+def arrived(mailbox: InMemoryMailbox[T, Any] | SqliteMailbox[T, Any]) -> Sequence[Message[T, Any]]:
+    """Return what has arrived, or does within a minute; one receive waits for a third of it at most."""
+    tries = (mailbox.receive(wait_time_seconds=20) for _ in range(3))
+    return next(filter(None, tries), ())
 
 
 def scorer(output: str, expected: str) -> float:
@@ -137,7 +146,7 @@ def test_single_loop_with_signals(path: Path, number: signal.Signals) -> None:
         assert line(process) == "told"
         let_go(process)
 
-        assert process.wait(timeout=30) == 0
+        assert process.wait(timeout=60) == 0
     assert [message.body for message in responses.receive()] == ["A REQUEST"]
     assert requests.approximate_count() == 0
     requests.close()
@@ -154,10 +163,10 @@ def test_multiple_loops_with_loop_group(path: Path, number: signal.Signals) -> N
         assert line(process) == "in hand a request"
         samples.send(Sample(id="a sample", input="in", expected="IN"))
         assert line(process) == "in hand in"
-        scored = [message.body.score for message in results.receive(wait_time_seconds=20)]
+        scored = [message.body.score for message in arrived(results)]
         process.send_signal(number)
 
-        assert process.wait(timeout=30) == 0
+        assert process.wait(timeout=60) == 0
     assert scored == [1.0]
     assert requests.approximate_count() == samples.approximate_count() == 0
     requests.close()
@@ -207,7 +216,7 @@ def test_programmatic_shutdown() -> None:
     loop = loops.main_loop
     thread = start(loop.run)
     loops.requests.send("a request")
-    assert loops.responses.receive(wait_time_seconds=20)
+    assert arrived(loops.responses)
 
     success = loop.shutdown(timeout=60.0)
 
@@ -243,11 +252,11 @@ def test_shutdown_stops_loop() -> None:
     loop = loops.main_loop
     thread = start(loop.run)
     loops.requests.send("a request")
-    assert loops.responses.receive(wait_time_seconds=20)
+    assert arrived(loops.responses)
     assert loop.running
 
-    success = loop.shutdown(timeout=5.0)
-    thread.join(timeout=5.0)
+    success = loop.shutdown(timeout=60.0)
+    thread.join(timeout=60)
 
     assert success
     assert not loop.running
@@ -263,9 +272,9 @@ def test_shutdown_waits_for_in_flight() -> None:
         thread = start(loop.run, max_iterations=1)
         hold.wait_reached()
         success: Ticket[bool] = Ticket()
-        start(lambda: success.complete(loop.shutdown(timeout=5.0)))
+        start(lambda: success.complete(loop.shutdown(timeout=60.0)))
         # Each receive waits until the shutdown, which is waiting for the first, has given one back.
-        unstarted = [loops.requests.receive(wait_time_seconds=20)[0].body for _ in range(2)]
+        unstarted = [arrived(loops.requests)[0].body for _ in range(2)]
         assert not success.is_ready()
 
         hold.release()
@@ -284,8 +293,8 @@ def test_loop_group_coordinates_shutdown() -> None:
     thread = start(group.run)
     loops.wait_both_run()
 
-    success = group.shutdown(timeout=5.0)
-    thread.join(timeout=5.0)
+    success = group.shutdown(timeout=60.0)
+    thread.join(timeout=60)
 
     assert success
     assert not loop1.running
@@ -307,7 +316,7 @@ def test_sigterm_triggers_shutdown(path: Path) -> None:
         let_go(process)
 
         assert line(process) == "SIGTERM, OK"
-        assert process.wait(timeout=30) == 0
+        assert process.wait(timeout=60) == 0
     assert [message.body for message in responses.receive()] == ["A REQUEST"]
     assert requests.approximate_count() == 0
     requests.close()
@@ -317,14 +326,14 @@ def test_sigterm_triggers_shutdown(path: Path) -> None:
 def test_a_second_sigterm_does_not_wait_for_what_is_in_hand_and_it_is_redelivered_elsewhere(path: Path) -> None:
     requests: SqliteMailbox[str, str] = SqliteMailbox(path, "requests")
     requests.send("a request")
-    with program("group", path) as process:
+    with program("patient group", path) as process:
         assert line(process) == "in hand a request"
         process.send_signal(signal.SIGTERM)
         assert line(process) == "told"
         process.send_signal(signal.SIGTERM)
 
-        assert line(process) == "SIGTERM, DRAIN_TIMED_OUT"  # nobody has let go, and the time-out is 30 seconds
-        assert process.wait(timeout=20) == 0
+        assert line(process) == "SIGTERM, DRAIN_TIMED_OUT"  # nobody has let go, and the time-out is a day
+        assert process.wait(timeout=60) == 0
     [message] = requests.receive()
     assert (message.body, message.delivery_count) == ("a request", 2)
     requests.close()
@@ -344,7 +353,7 @@ def test_loops_are_told_in_the_order_of_their_registration() -> None:
     coordinator.register(partial(told.append, "last"))
     thread = start(loops.main_loop.run)
     loops.requests.send("a request")
-    assert loops.responses.receive(wait_time_seconds=20)
+    assert arrived(loops.responses)
 
     coordinator.trigger()
 

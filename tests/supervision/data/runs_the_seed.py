@@ -71,17 +71,22 @@ def several(path: str) -> None:
     group.run()
 
 
-def group_of_one(path: str) -> None:
+def group_of_one(path: str, **options: Any) -> None:
     requests: SqliteMailbox[str, str] = SqliteMailbox(path, "requests")
     responses: SqliteMailbox[str, Any] = SqliteMailbox(path, "responses")
     loop = MyMainLoop(adapter=adapter, requests=requests, responses=responses)
 
-    group = LoopGroup(loops=[loop])
+    group = LoopGroup(loops=[loop], **options)
     group.run()
 
     assert group.report is not None, "it has ended"
     say(f"{group.report.reason}, {group.report.exit_code.name}")
 
 
+def patient_group(path: str) -> None:
+    group_of_one(path, shutdown_timeout=86_400.0)
+
+
 if __name__ == "__main__":
-    {"single": single, "several": several, "group": group_of_one}[sys.argv[1]](sys.argv[2])
+    ways = {"single": single, "several": several, "group": group_of_one, "patient group": patient_group}
+    ways[sys.argv[1]](sys.argv[2])
