@@ -10,17 +10,16 @@ import signal
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-import pykka
 import pytest
+from background import in_background
 from nursery import Boom
 
-from loopwarden import LoopGroup, MailboxLoop, Runnable, WhichChildrenRequest, check_health
-from loopwarden._blocking import SYSTEM
-from loopwarden._ticket import Ticket, settle, wait_all, write
-from loopwarden.clock import SYSTEM_CLOCK, Clock, SystemClock
-from loopwarden.errors import LoopAbandonedError, StartFailed, UnsupportedRequestError
+from loopwarden import LoopGroup, MailboxLoop, Runnable
+from loopwarden._ticket import Ticket, wait_all, write
+from loopwarden.clock import SystemClock
+from loopwarden.errors import LoopAbandonedError, StartFailed
 from loopwarden.mailbox import InMemoryMailbox, Message
-from loopwarden.supervision import ExitCode, ShutdownCoordinator, SupervisorRef, WatchdogActor
+from loopwarden.supervision import ExitCode, ShutdownCoordinator
 from loopwarden.testing import FakeClock, FaultyBlocking, Hold, ProbeLoop
 
 if TYPE_CHECKING:
@@ -28,6 +27,9 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from loopwarden import SupportsRun
+
+#: So that no group has a real deadline to end by, and no probe one to be answered by.
+pytestmark = pytest.mark.usefixtures("clock")
 
 Box = InMemoryMailbox[Any, Any]
 Mail = Message[Any, Any]
@@ -95,8 +97,8 @@ class AskedForOne(Asked):
 class Running:
     """A group on a thread of its own."""
 
-    def __init__(self, *loops: SupportsRun, clock: Clock = SYSTEM_CLOCK, **options: Any) -> None:
-        self.group = LoopGroup(loops, clock=clock, **options)
+    def __init__(self, *loops: SupportsRun, **options: Any) -> None:
+        self.group = LoopGroup(loops, **options)
         #: Resolves when ``run`` has returned or raised.
         self.ended = in_background(lambda: self.group.run(install_signals=False))
 
@@ -115,12 +117,6 @@ def running(*loops: SupportsRun, **options: Any) -> Generator[Running, None, Non
         its.ended.wait_ready(60)
 
 
-def in_background(act: Callable[[], Any]) -> Ticket[Any]:
-    done: Ticket[Any] = Ticket()
-    SYSTEM.start_thread(lambda: settle(done, act), "the test's")
-    return done
-
-
 def crash(loop: ProbeLoop, error: BaseException) -> None:
     def raise_error() -> None:
         raise error
@@ -130,7 +126,7 @@ def crash(loop: ProbeLoop, error: BaseException) -> None:
 
 def probe(group: LoopGroup, path: str) -> tuple[int, Any]:
     assert group.probes is not None
-    client = http.client.HTTPConnection(group.probes.host, group.probes.port, timeout=10)
+    client = http.client.HTTPConnection(group.probes.host, group.probes.port, timeout=60)
     try:
         client.request("GET", path)
         response = client.getresponse()
@@ -457,7 +453,7 @@ def test_a_shutdown_in_a_signal_handler_on_the_thread_of_run_does_not_wait_for_i
     assert answers == [False]
 
 
-def test_a_second_shutdown_and_those_of_other_threads_wait_for_the_same_end() -> None:
+def test_loop_group_lets_all_shutdowns_wait_for_the_same_end() -> None:
     loop = ProbeLoop()
     with running(loop) as its, Hold() as hold:
         loop.post(hold)
@@ -468,7 +464,7 @@ def test_a_second_shutdown_and_those_of_other_threads_wait_for_the_same_end() ->
 
         hold.release()
 
-        assert wait_all(shutdowns, timeout=5) == [True] * 5
+        assert wait_all(shutdowns, timeout=60) == [True] * 5
         assert ready == [False] * 5
         assert its.group.shutdown()
         its.ended.wait(timeout=60)
@@ -494,22 +490,18 @@ def test_the_messages_of_a_batch_that_are_not_started_all_go_back_in_order(jobs:
 # One time-out for all
 
 
-def stopping(its: Running, clock: FakeClock, timers: int = 1, **options: Any) -> Ticket[bool]:
-    """Begin a shutdown; when this returns its time has begun, because there was no timer before."""
-    stopped = its.shutdown(**options)
-    clock.wait_timers(timers)
-    return stopped
-
-
-def test_a_loop_that_does_not_stop_is_given_up_and_run_returns_within_the_time_out(clock: FakeClock) -> None:
+def test_loop_group_gives_up_a_loop_that_does_not_stop_and_run_returns_within_the_time_out(clock: FakeClock) -> None:
     with Hold() as hold:
         its = Running(Deaf(hold), clock=clock, watchdog_threshold=None)
         hold.wait_reached()
-        stopped = stopping(its, clock)
-        clock.advance(30.0)
+        stopped = its.shutdown()
+        clock.advance(29.0)
+        had_ended = its.ended.is_ready()
+        clock.advance(1.0)
 
-        assert its.ended.wait(timeout=60) is None
-        assert not stopped.wait(timeout=60)
+        assert not had_ended
+        assert its.ended.wait(0) is None
+        assert not stopped.wait(0)
         assert not hold.is_released
         assert not its.group.shutdown()
     assert its.group.report is not None
@@ -518,21 +510,21 @@ def test_a_loop_that_does_not_stop_is_given_up_and_run_returns_within_the_time_o
     assert its.group.report.duration <= 30.0
 
 
-def test_a_message_whose_handler_does_not_end_in_time_goes_back(jobs: Box, clock: FakeClock) -> None:
+def test_loop_group_gives_back_a_message_whose_handler_does_not_end_in_time(jobs: Box, clock: FakeClock) -> None:
     jobs.send("long")
     with Hold() as hold:
         its = Running(MailboxLoop(jobs, hold, clock=clock), clock=clock, watchdog_threshold=None)
         hold.wait_reached()
-        stopped = stopping(its, clock, timeout=10.0)
+        stopped = its.shutdown(timeout=10.0)
         clock.advance(10.0)
 
-        assert not stopped.wait(timeout=60)
-        its.ended.wait(timeout=60)
-        [message] = jobs.receive(wait_time_seconds=20)
+        assert not stopped.wait(0)
+        its.ended.wait(0)
+        [message] = jobs.receive()
         assert (message.body, message.delivery_count) == ("long", 2)
 
 
-def test_loops_that_each_need_nearly_all_of_the_time_end_together(clock: FakeClock) -> None:
+def test_loop_group_ends_loops_together_that_each_need_nearly_all_of_the_time(clock: FakeClock) -> None:
     boxes: list[Box] = [InMemoryMailbox(f"jobs-{number}", clock=clock) for number in range(3)]
     holds = [Hold() for _ in boxes]
     loops = [MailboxLoop(box, hold, clock=clock) for box, hold in zip(boxes, holds, strict=True)]
@@ -542,8 +534,7 @@ def test_loops_that_each_need_nearly_all_of_the_time_end_together(clock: FakeClo
     with holds[0], holds[1], holds[2]:
         for hold in holds:
             hold.wait_reached()
-        # Whoever shuts down, the drain, and for each loop its own drain and its end.
-        stopped = stopping(its, clock, timers=2 + 2 * len(loops))
+        stopped = its.shutdown()
         clock.advance(29.0)  # of 30
     assert stopped.wait(timeout=60)
     its.ended.wait(timeout=60)
@@ -552,15 +543,15 @@ def test_loops_that_each_need_nearly_all_of_the_time_end_together(clock: FakeClo
     assert its.group.report.duration == 29.0
 
 
-def test_a_shutdown_may_be_given_another_time_out_than_that_of_the_group(clock: FakeClock) -> None:
+def test_loop_group_takes_another_time_out_for_a_shutdown(clock: FakeClock) -> None:
     with Hold() as hold:
         its = Running(Deaf(hold), clock=clock, shutdown_timeout=300.0, watchdog_threshold=None)
         hold.wait_reached()
-        stopped = stopping(its, clock, timeout=2.0)
+        stopped = its.shutdown(timeout=2.0)
         clock.advance(2.0)
 
-        assert not stopped.wait(timeout=60)
-        its.ended.wait(timeout=60)
+        assert not stopped.wait(0)
+        its.ended.wait(0)
 
 
 # The block
@@ -607,33 +598,19 @@ def test_a_group_on_a_background_thread_warns_that_it_hears_no_signals_and_runs(
 # The watchdog
 
 
-def look(clock: FakeClock, root: SupervisorRef) -> None:
-    """Let a second pass, and return when the watchdog, which looks each second, has judged what it saw."""
-    clock.wait_timers(1)
-    clock.advance(1.0)
-    [watchdog] = pykka.ActorRegistry.get_by_class(WatchdogActor)
-    # It asks for the children, asks them, judges what they say, and tells them.
-    for _ in range(4):
-        with pytest.raises(UnsupportedRequestError):
-            watchdog.ask("have you read what came before", timeout=60)
-        root.send(WhichChildrenRequest()).wait(timeout=60)
-        check_health([child.ref for child in root.children()], timeout=60)
-
-
-def test_a_loop_that_hangs_is_found_and_ends_the_group_with_an_error(jobs: Box, clock: FakeClock) -> None:
+def test_loop_group_finds_a_loop_that_hangs_and_ends_with_an_error(jobs: Box, clock: FakeClock) -> None:
     jobs.send("stuck")
     other = ProbeLoop(clock=clock)
     with Hold() as hold:
         its = Running(MailboxLoop(jobs, hold, clock=clock), other, clock=clock, watchdog_threshold=10.0)
         hold.wait_reached()
         other.entered.wait(timeout=60)
-        for _ in range(11):  # at 10 its stack is logged, at 11 it is told
-            look(clock, its.group._service.ref)
+        clock.advance(11.0)  # at 10 its stack is logged, at 11 it is told
         had_ended = its.ended.is_ready()
         clock.advance(1.0)
 
         with pytest.raises(ExceptionGroup) as raised:
-            its.ended.wait(timeout=60)
+            its.ended.wait(0)
 
         assert not had_ended
         assert [type(each) for each in raised.value.exceptions] == [LoopAbandonedError]
@@ -699,15 +676,17 @@ def test_a_group_that_could_not_be_started_closes_the_port() -> None:
         probe(group, "/health/live")
 
 
-def test_it_says_how_many_messages_are_in_hand() -> None:
+def test_loop_group_says_how_many_messages_are_in_hand(clock: FakeClock) -> None:
     with Hold() as hold:
         loops = [ProbeLoop(hold), ProbeLoop()]
         its = Running(*loops)
         before = LoopGroup(loops=[ProbeLoop()])
         loops[0].feed("a body")
         hold.wait_reached()
+        asked = in_background(lambda: (before.pending_message_count, before.shutdown_ready()))
+        clock.advance(60)  # nobody is there yet who could answer
 
-        assert (before.pending_message_count, before.shutdown_ready()) == (0, True)
+        assert asked.wait(0) == (0, True)
         assert (its.group.pending_message_count, its.group.shutdown_ready()) == (1, False)
     assert its.group.shutdown(timeout=5.0)
     its.ended.wait(timeout=60)
