@@ -13,13 +13,13 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from background import in_background
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loopwarden import Token
-from loopwarden._blocking import SYSTEM
-from loopwarden._ticket import Ticket, settle, wait_all
-from loopwarden.clock import SYSTEM_CLOCK, Clock, SystemClock
+from loopwarden._ticket import Ticket, wait_all, write
+from loopwarden.clock import SystemClock
 from loopwarden.supervision import DaemonScope, Probe, ProbeAnswer, ProbeServer
 from loopwarden.supervision._probe_handler import LONGEST
 from loopwarden.supervision._probe_server import REST
@@ -28,8 +28,11 @@ from loopwarden.testing import FakeClock, FaultyBlocking, Hold, wait_no_threads
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
+#: So that no connection has a real deadline.
+pytestmark = pytest.mark.usefixtures("clock")
+
 #: Real seconds that only matter when a test fails.
-PATIENCE = 10.0
+PATIENCE = 60.0
 
 GET = b"GET /health/live HTTP/1.0\r\n\r\n"
 
@@ -44,11 +47,11 @@ def no(probe: Probe) -> ProbeAnswer:
 
 @contextmanager
 def serving(
-    answer: Callable[[Probe], ProbeAnswer] = yes, *, port: int = 0, clock: Clock = SYSTEM_CLOCK, **options: Any
+    answer: Callable[[Probe], ProbeAnswer] = yes, *, port: int = 0, **options: Any
 ) -> Generator[ProbeServer, None, None]:
     """Open a server, whose end a failing test does not wait for without limit."""
     with DaemonScope(PATIENCE) as scope:
-        server = ProbeServer(answer, port=port, clock=clock, **options)
+        server = ProbeServer(answer, port=port, **options)
         scope.spawn(server.serve, name="health")
         yield server
 
@@ -95,12 +98,6 @@ def wait_for_those_that_are_answered(server: ProbeServer) -> None:
     for connection in tuple(server._listener._connections):
         if connection.is_answering:
             connection.done.wait(PATIENCE)
-
-
-def in_background(act: Callable[[], Any]) -> Ticket[Any]:
-    done: Ticket[Any] = Ticket()
-    SYSTEM.start_thread(lambda: settle(done, act), "client")
-    return done
 
 
 # Answers
@@ -262,7 +259,7 @@ def test_an_answer_that_is_none_is_a_500(caplog: pytest.LogCaptureFixture) -> No
 # Slow clients, many clients
 
 
-def test_all_good_clients_are_answered_among_slow_ones_and_garbage() -> None:
+def test_probe_server_answers_all_good_clients_among_slow_ones_and_garbage() -> None:
     with serving() as server, ExitStack() as slow:
         for number in range(60):
             client = slow.enter_context(connect(server))
@@ -275,10 +272,9 @@ def test_all_good_clients_are_answered_among_slow_ones_and_garbage() -> None:
         assert all(answer.startswith(b"HTTP/1.0 400 ") for answer in wait_all(garbage, PATIENCE))
 
 
-def test_a_client_that_drips_is_cut_off_at_the_deadline_of_the_whole() -> None:
-    clock = FakeClock()
-    with serving(clock=clock, timeout=5.0) as server, connect(server) as client:
-        clock.wait_timers(1)
+def test_probe_server_cuts_a_client_that_drips_off_at_the_deadline_of_the_whole(clock: FakeClock) -> None:
+    with serving(timeout=5.0) as server, connect(server) as client:
+        ask(server)  # answered after the one before it was taken
         for byte in GET[:4]:
             client.sendall(bytes([byte]))
             clock.advance(1.0)
@@ -289,9 +285,8 @@ def test_a_client_that_drips_is_cut_off_at_the_deadline_of_the_whole() -> None:
         assert is_cut(client)
 
 
-def test_a_client_that_stays_after_a_refusal_is_cut_off_too() -> None:
-    clock = FakeClock()
-    with serving(clock=clock) as server, connect(server) as client:
+def test_probe_server_cuts_a_client_off_that_stays_after_a_refusal(clock: FakeClock) -> None:
+    with serving() as server, connect(server) as client:
         client.sendall(b"?\r\n\r\n")
         read_all(client)
         (connection,) = server._listener._connections
@@ -302,7 +297,7 @@ def test_a_client_that_stays_after_a_refusal_is_cut_off_too() -> None:
         connection.done.wait(PATIENCE)
 
 
-def test_one_connection_too_many_is_closed_at_once_and_the_next_after_an_end_is_served() -> None:
+def test_probe_server_closes_one_connection_too_many_at_once_and_serves_the_next_after_an_end() -> None:
     with serving(max_connections=2) as server, connect(server) as first, connect(server) as second:
         first.sendall(b"G")
         second.sendall(b"G")
@@ -315,7 +310,9 @@ def test_one_connection_too_many_is_closed_at_once_and_the_next_after_an_end_is_
         assert ask(server)[0] == 200
 
 
-def test_a_connection_that_gets_no_thread_is_closed_and_the_next_is_served(caplog: pytest.LogCaptureFixture) -> None:
+def test_probe_server_closes_a_connection_that_gets_no_thread_and_serves_the_next(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     refused: list[str] = []
 
     def refuse_once(name: str) -> None:
@@ -324,7 +321,7 @@ def test_a_connection_that_gets_no_thread_is_closed_and_the_next_is_served(caplo
             raise RuntimeError("can't start new thread")
 
     clock = SystemClock(FaultyBlocking(before_start=refuse_once))
-    with serving(clock=clock) as server:
+    with serving(clock=clock, timeout=PATIENCE) as server:
         with connect(server) as client:
             assert is_cut(client)
         assert ask(server)[0] == 200
@@ -332,7 +329,9 @@ def test_a_connection_that_gets_no_thread_is_closed_and_the_next_is_served(caplo
     assert [record.message for record in caplog.records] == ["there is no thread to answer a probe"]
 
 
-def test_a_connection_that_gets_no_timer_is_closed_and_the_next_is_served(caplog: pytest.LogCaptureFixture) -> None:
+def test_probe_server_closes_a_connection_that_gets_no_timer_and_serves_the_next(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     refused: list[str] = []
 
     def refuse_once(name: str) -> None:
@@ -341,7 +340,7 @@ def test_a_connection_that_gets_no_timer_is_closed_and_the_next_is_served(caplog
             raise RuntimeError("can't start new thread")
 
     clock = SystemClock(FaultyBlocking(before_start=refuse_once))
-    with serving(clock=clock) as server:
+    with serving(clock=clock, timeout=PATIENCE) as server:
         with connect(server) as client:
             assert is_cut(client)
         assert ask(server)[0] == 200
@@ -367,17 +366,28 @@ def no_more_files() -> Generator[None, None, None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_it_rests_while_the_system_has_no_sockets_and_then_goes_on(caplog: pytest.LogCaptureFixture) -> None:
-    clock = FakeClock()
-    with serving(clock=clock) as server, socket.socket() as client:
+def test_probe_server_rests_while_the_system_has_no_sockets_and_then_goes_on(
+    clock: FakeClock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving() as server, socket.socket() as client:
         client.settimeout(PATIENCE)
         say(server, GET)  # so that it serves
+        tries: list[Ticket[None]] = [Ticket() for _ in range(10)]
+        accept, turns = server._listener.accept, iter(tries)
+
+        def accept_and_tell() -> None:
+            try:
+                accept()
+            finally:
+                write(next(turns))
+
+        monkeypatch.setattr(server._listener, "accept", accept_and_tell)
         with no_more_files():
             client.connect((server.host, server.port))
             client.sendall(GET)
-            clock.wait_timers(1)
-            clock.advance(REST)  # it tries again, in vain
-            clock.wait_timers(1)
+            tries[0].wait(PATIENCE)
+            clock.advance(REST)
+            tries[1].wait(PATIENCE)  # again, in vain
         clock.advance(REST)
 
         assert read_all(client).startswith(b"HTTP/1.0 200 ")
@@ -465,17 +475,15 @@ def test_a_stop_leaves_no_thread_and_no_port_behind() -> None:
     ProbeServer(yes, port=address[1]).close()
 
 
-def test_a_stop_cuts_those_that_have_not_asked_and_waits_for_those_that_are_answered() -> None:
-    clock = FakeClock()
+def test_probe_server_that_stops_cuts_those_that_have_not_asked_and_waits_for_those_that_are_answered() -> None:
     token = Token()
     with Hold() as hold, ExitStack() as clients:
-        server = ProbeServer(lambda probe: yes(probe) if hold() else no(probe), port=0, clock=clock)
+        server = ProbeServer(lambda probe: yes(probe) if hold() else no(probe), port=0)
         served = in_background(lambda: server.serve(token))
         slow, asking = clients.enter_context(connect(server)), clients.enter_context(connect(server))
         slow.sendall(b"G")
         asking.sendall(GET)
-        hold.wait_reached()
-        clock.wait_timers(2)  # both have their threads
+        hold.wait_reached()  # so the one before it was taken too
 
         token.stop()
         assert is_cut(slow)
@@ -486,17 +494,16 @@ def test_a_stop_cuts_those_that_have_not_asked_and_waits_for_those_that_are_answ
         served.wait(PATIENCE)
 
 
-def test_a_stop_cuts_an_answer_that_takes_longer_than_a_second() -> None:
-    clock = FakeClock()
+def test_probe_server_that_stops_cuts_an_answer_that_takes_longer_than_a_second(clock: FakeClock) -> None:
     token = Token()
     with Hold() as hold:
-        server = ProbeServer(lambda probe: yes(probe) if hold() else no(probe), port=0, clock=clock)
+        server = ProbeServer(lambda probe: yes(probe) if hold() else no(probe), port=0)
         served = in_background(lambda: server.serve(token))
-        with connect(server) as client:
+        with connect(server) as slow, connect(server) as client:
             client.sendall(GET)
             hold.wait_reached()
             token.stop()
-            clock.wait_timers(2)  # the connection's own, and that of the end
+            assert is_cut(slow)  # which is done first, when the second has begun
             clock.advance(1.0)
 
             assert read_all(client) == b""

@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -297,6 +297,8 @@ budgets = seconds.flatmap(
         },
     )
 )
+#: How long an example takes says something about the machine only.
+without_deadline = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 named = re.compile(rf"({'|'.join(FIELDS)}) (-?[0-9.]+(?:e-?[0-9]+)?)")
 
 
@@ -304,8 +306,9 @@ def plain(value: float) -> str:
     return str(float(value)).removesuffix(".0")
 
 
+@without_deadline
 @given(st.dictionaries(st.sampled_from(FIELDS), anything))
-def test_whatever_is_given_is_refused_or_has_a_drain_within_the_budget(fields: dict[str, Any]) -> None:
+def test_timeouts_are_refused_or_have_a_drain_within_the_budget(fields: dict[str, Any]) -> None:
     try:
         its = timeouts(**fields)
     except ValidationError:
@@ -315,8 +318,9 @@ def test_whatever_is_given_is_refused_or_has_a_drain_within_the_budget(fields: d
     assert all(its.warnings)
 
 
+@without_deadline
 @given(budgets)
-def test_every_warning_names_fields_with_their_values(fields: dict[str, float]) -> None:
+def test_timeouts_warn_by_naming_fields_with_their_values(fields: dict[str, float]) -> None:
     its = timeouts(**fields)
 
     facts = [named.findall(warning.split(", so ")[0]) for warning in its.warnings]
@@ -325,8 +329,9 @@ def test_every_warning_names_fields_with_their_values(fields: dict[str, float]) 
     assert all(float(value) in {fields.get(name), getattr(its, name)} for fact in facts for name, value in fact)
 
 
+@without_deadline
 @given(seconds, seconds, seconds)
-def test_every_refusal_names_both_fields_with_their_values(budget: float, drain: float, grace: float) -> None:
+def test_timeouts_refuse_by_naming_both_fields_with_their_values(budget: float, drain: float, grace: float) -> None:
     try:
         timeouts(shutdown_timeout=budget, drain_timeout=drain, grace=grace)
         text = ""
