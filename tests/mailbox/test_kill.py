@@ -14,7 +14,6 @@ import pytest
 
 from loopwarden import Ticket
 from loopwarden._blocking import SYSTEM
-from loopwarden._ticket import settle
 from loopwarden.mailbox import SqliteMailbox
 
 if TYPE_CHECKING:
@@ -138,11 +137,11 @@ def test_a_new_file_that_another_process_is_writing_is_opened_when_it_has_writte
         # As when two processes make the file at the same time, and the other one is first.
         other.execute("BEGIN IMMEDIATE")
         other.execute("CREATE TABLE other (something)")
-        SYSTEM.start_thread(lambda: settle(opened, lambda: SqliteMailbox(path, "jobs")), "opener")
+        SYSTEM.start_thread(lambda: opened.complete(SqliteMailbox(path, "jobs")), "opener")
         opened.wait_ready(0.5)
         other.execute("COMMIT")
 
-    mailbox = opened.wait(timeout=40)
+    mailbox = opened.wait(timeout=60)
     mailbox.send("there")
     assert mailbox.approximate_count() == 1
     mailbox.close()

@@ -51,7 +51,7 @@ class Storm:
         for job, ticket in zip(jobs, ended, strict=True):
             SYSTEM.start_thread(functools.partial(self.work, job, ticket), job.func.__name__)
         try:
-            wait_all(ended, timeout=50 if self.total <= 2_000 else 600)
+            wait_all(ended, timeout=200 if self.total <= 2_000 else 600)
         finally:
             self.end()
 

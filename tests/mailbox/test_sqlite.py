@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from loopwarden import Ticket
 from loopwarden.mailbox import Mailbox, SqliteMailbox
 from loopwarden.testing.contracts import MailboxContract
 
@@ -101,7 +102,7 @@ class TestSqliteMailbox(MailboxContract):
         theirs.close()
 
     @pytest.mark.parametrize("obstacle", ["a file in the way", "a path too long"])
-    def test_without_a_bell_everything_works_only_later(
+    def test_sqlite_mailbox_without_a_bell_works_all_the_same(
         self, obstacle: str, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         folder = tmp_path / ("x" * 120 if obstacle == "a path too long" else "in the way")
@@ -111,10 +112,15 @@ class TestSqliteMailbox(MailboxContract):
             folder.write_text("not a folder")
         monkeypatch.setattr(tempfile, "tempdir", str(folder))
         jobs: SqliteMailbox[str, None] = SqliteMailbox(self.path, "jobs", clock=clock)
-        waiting = self.in_background(lambda: jobs.receive(wait_time_seconds=20))
-        clock.wait_timers()
+        waiting: Ticket[list[str]] = Ticket()
+
+        def receive() -> None:
+            waiting.complete([message.body for message in jobs.receive(wait_time_seconds=20)])
+
+        clock.blocking.start_thread(receive, "receiver")
+        clock.advance(1)
 
         jobs.send("body")
 
-        assert [message.body for message in waiting.wait(self.patience)] == ["body"]
+        assert waiting.wait(60) == ["body"]
         jobs.close()

@@ -69,7 +69,7 @@ def test_every_use_in_a_forked_process_is_refused_and_the_parent_goes_on(tmp_pat
     path = tmp_path / "mail.db"
 
     said = subprocess.run(
-        [sys.executable, "-c", PARENT, str(path), lock], capture_output=True, text=True, timeout=9, check=False
+        [sys.executable, "-P", "-c", PARENT, str(path), lock], capture_output=True, text=True, timeout=60, check=False
     )
 
     assert (said.stdout, said.stderr) == ("0 True\n", "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import queue
 import socket
@@ -204,8 +205,7 @@ def test_in_no_order_does_the_stop_of_one_receiver_end_the_other(block: int) -> 
 
 
 @pytest.mark.parametrize("kind", ["in memory", "in sqlite"])
-def test_a_receive_that_waits_for_dead_letters_is_woken_by_one(tmp_path: Path, kind: str) -> None:
-    clock = FakeClock()
+def test_receive_that_waits_for_dead_letters_is_woken_by_one(clock: FakeClock, tmp_path: Path, kind: str) -> None:
     mailbox: Mailbox[int, Any] = (
         InMemoryMailbox("jobs", clock=clock)
         if kind == "in memory"
@@ -215,10 +215,10 @@ def test_a_receive_that_waits_for_dead_letters_is_woken_by_one(tmp_path: Path, k
     [message] = mailbox.receive()
     token = Token()
     received: Ticket[Any] = Ticket()
-    SYSTEM.start_thread(
+    clock.blocking.start_thread(
         lambda: received.complete(mailbox.dead_letters.receive(wait_time_seconds=WAIT, token=token)), "receiver"
     )
-    clock.wait_timers()
+    clock.advance(0.5)
 
     message.dead_letter("for the test")
 
@@ -246,7 +246,7 @@ def test_a_mailbox_that_is_rung_without_end_while_it_is_closed_leaves_no_thread_
     closing.close()
     ringing.close()
 
-    left = wait_no_threads(timeout=5)
+    left = wait_no_threads()
     if left:
         bell.shutdown(socket.SHUT_RDWR)  # so that the tests after this one do not suffer
     assert left == []
@@ -255,35 +255,36 @@ def test_a_mailbox_that_is_rung_without_end_while_it_is_closed_leaves_no_thread_
 # Its clock stands still, so it does not look again by itself: only the bell can wake it.
 CHILD = """
 import sys
-from loopwarden._blocking import SYSTEM
 from loopwarden.mailbox import SqliteMailbox
 from loopwarden.testing import FakeClock
 
+def receive():
+    [message] = mailbox.receive(wait_time_seconds=20)
+    print(message.body, flush=True)
+    message.acknowledge()
+
 clock = FakeClock()
-
-def tell():
-    clock.wait_timers()
-    print("waiting", flush=True)
-
 mailbox = SqliteMailbox(sys.argv[1], "jobs", clock=clock)
-SYSTEM.start_thread(tell, "tell")
-[message] = mailbox.receive(wait_time_seconds=20)
-print(message.body, flush=True)
-message.acknowledge()
+receiver = clock.blocking.start_thread(receive, "receiver")
+clock.advance(0)
+print("waiting", flush=True)
+receiver.join()
 mailbox.close()
 """
 
 
-def test_a_receive_that_waits_in_another_process_is_woken_by_a_send(tmp_path: Path) -> None:
+def test_receive_that_waits_in_another_process_is_woken_by_a_send(tmp_path: Path) -> None:
     path = tmp_path / "mail.db"
-    mailbox: SqliteMailbox[Any, Any] = SqliteMailbox(path, "jobs", clock=FakeClock())
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
 
     def read(output: IO[str]) -> None:
         for line in output:
             lines.put(line.strip())
 
-    with subprocess.Popen([sys.executable, "-P", "-c", CHILD, str(path)], stdout=subprocess.PIPE, text=True) as child:
+    with (
+        contextlib.closing(SqliteMailbox[Any, Any](path, "jobs", clock=FakeClock())) as mailbox,
+        subprocess.Popen([sys.executable, "-P", "-c", CHILD, str(path)], stdout=subprocess.PIPE, text=True) as child,
+    ):
         assert child.stdout is not None
         SYSTEM.start_thread(functools.partial(read, child.stdout), "reader")
         try:
@@ -294,5 +295,4 @@ def test_a_receive_that_waits_in_another_process_is_woken_by_a_send(tmp_path: Pa
             assert child.wait(timeout=60) == 0
         finally:
             child.kill()
-    assert mailbox.approximate_count() == 0
-    mailbox.close()
+        assert mailbox.approximate_count() == 0
