@@ -155,7 +155,11 @@ def test_exactly_one_of_racing_writers_wins_and_no_reader_sleeps_on(repeat: int)
     for _ in range(100):
         ticket: Ticket[object] = Ticket()
         woken: Ticket[object] = Ticket()
-        SYSTEM.start_thread(lambda ticket=ticket, woken=woken: woken.complete(ticket.wait()), "reader")
+
+        def read(ticket: Ticket[object] = ticket, woken: Ticket[object] = woken) -> None:
+            woken.complete(ticket.wait())
+
+        SYSTEM.start_thread(read, "reader")
 
         outcomes = race(8, lambda ticket=ticket: ticket.complete(object()))
 

@@ -485,7 +485,7 @@ def test_session_that_crashes_under_a_supervisor_is_started_again_with_its_state
     events.wait_for(EventKind.RESTARTING, timeout=60)
     events.wait_for(EventKind.STARTED, timeout=60)
 
-    assert bakery.ask(Added(amount=1), timeout=60).sequence == 2
+    assert bakery.ask(Added(amount=1), block=False).wait(60).sequence == 2
     assert bakery.send(StateRequest()).wait(60)[Total] == Total(sum=6)
     boss.stop(timeout=60)
 

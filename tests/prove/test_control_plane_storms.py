@@ -139,8 +139,8 @@ def test_loops_that_are_started_asked_and_stopped_at_random_always_answer(seed: 
             refs[which].post(lambda: None)
         else:
             tickets.append(refs[which].send(ProcessRequest(body="crash")))
-    tickets.extend(ref.send(ShutdownRequest(timeout=30.0)) for ref in refs)
+    tickets.extend(ref.send(ShutdownRequest(timeout=60.0)) for ref in refs)
 
-    assert all(ticket.wait_ready(timeout=30) for ticket in tickets)
+    assert all(ticket.wait_ready(timeout=60) for ticket in tickets)
     for ref in refs:
         ref.ended.wait(timeout=60)

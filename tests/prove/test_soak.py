@@ -52,12 +52,12 @@ def test_some_runs_of_every_scenario_are_good(folder: Path) -> None:
 
 
 def test_a_run_that_hangs_is_found_killed_and_told_of(folder: Path) -> None:
-    ended = soak(folder, RUNS="2", SCENARIO="hang", SEED="5", TIMEOUT_PER_RUN="5")
+    ended = soak(folder, RUNS="2", SCENARIO="hang", SEED="5", TIMEOUT_PER_RUN="20")
 
     assert (ended.returncode, ended.stderr) == (1, "")
     assert "run 1 of 2: hang, seed 5: FAILED" in ended.stdout
     assert "in hang_for_ever" in ended.stdout
-    assert "once more: TIMEOUT_PER_RUN=5 SEED=5 SCENARIO=hang RUNS=1 scripts/soak" in ended.stdout
+    assert "once more: TIMEOUT_PER_RUN=20 SEED=5 SCENARIO=hang RUNS=1 scripts/soak" in ended.stdout
     found = re.search(r"process (\d+) hangs \(it takes too long\): it was killed after", ended.stdout)
     assert found is not None
     with pytest.raises(ProcessLookupError):

@@ -15,7 +15,6 @@ import pytest
 from loopwarden import ChildSpec, HealthCheckRequest, Supervisor, Token, WhichChildrenRequest, check_health
 from loopwarden._blocking import SYSTEM
 from loopwarden.actors import ZOMBIES, ControlActor, LoopActor, Ticket
-from loopwarden.clock import SYSTEM_CLOCK
 from loopwarden.errors import SupervisorGaveUp
 from loopwarden.supervision import Backoff, ChildRef, EventKind, SupervisionEvent
 from loopwarden.testing import wait_no_threads
@@ -26,7 +25,9 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.prove
 
 LOOPS = 500
-SECONDS = 20.0
+#: As many crashes as there are in about ten seconds on a small machine, and how often to look meanwhile at least.
+CRASHES = 4_000
+LOOKS = 20
 BACKOFF = Backoff(minimum=0.05, maximum=0.4, jitter=0.2)
 
 
@@ -72,10 +73,9 @@ def census() -> Counter[str]:
     return counts
 
 
-def storm(seed: int) -> tuple[list[SupervisionEvent], int, int]:
-    """Let it storm; return the events, how often health was answered for all, and how many crashes there were."""
+def storm(seed: int) -> list[SupervisionEvent]:
+    """Let it storm until there were many crashes, and ask for the health of all meanwhile; return the events."""
     dice = random.Random(seed)
-    answered = 0
     events: list[SupervisionEvent] = []
     children = tuple(
         ChildSpec(id=f"mortal-{number}", start=lambda: MortalLoop(dice), backoff=BACKOFF) for number in range(LOOPS)
@@ -90,22 +90,22 @@ def storm(seed: int) -> tuple[list[SupervisionEvent], int, int]:
             reading.complete(None)
 
         SYSTEM.start_thread(read, "reader")
-        end = SYSTEM_CLOCK.monotonic() + SECONDS
-        while SYSTEM_CLOCK.monotonic() < end:
-            assert len(check_health(refs, timeout=10)) == LOOPS
-            assert supervisor.send(HealthCheckRequest()).wait(timeout=60).running
+        crashes = looks = 0
+        while crashes < CRASHES or looks < LOOKS:
+            assert len(check_health(refs, timeout=60)) == LOOPS
+            health = supervisor.send(HealthCheckRequest()).wait(timeout=60)
+            assert health.running
             assert len(supervisor.send(WhichChildrenRequest()).wait(timeout=60)) == LOOPS
-            answered += 1
-        crashes = supervisor.send(HealthCheckRequest()).wait(timeout=60).restarts
-    reading.wait(timeout=30)
-    return events, answered, crashes
+            crashes, looks = health.restarts, looks + 1
+    reading.wait(timeout=60)
+    return events
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_a_storm_of_crashes_leaves_nothing_behind_and_health_is_answered_throughout() -> None:
     storm_before = census()  # with everything imported and made that is made once
 
-    events, answered, crashes = storm(seed=1)
+    events = storm(seed=1)
     held_back_too_little = [
         (restarting, started)
         for restarting, started in restarts_of(events)
@@ -119,8 +119,6 @@ def test_a_storm_of_crashes_leaves_nothing_behind_and_health_is_answered_through
     ]
     events.clear()
 
-    assert crashes > LOOPS * SECONDS / 5
-    assert answered > SECONDS
     assert held_back_too_little == []
     assert beyond_bounds == []
     assert wait_no_threads() == []
@@ -153,7 +151,7 @@ def test_100_supervisors_give_up_exactly_at_the_first_restart_that_is_too_many()
 
     for intensity, supervisor in zip(intensities, supervisors, strict=True):
         with pytest.raises(SupervisorGaveUp):
-            supervisor.wait(timeout=30)
+            supervisor.wait(timeout=60)
         kinds = Counter(event.kind for event in supervisor.events())
         assert kinds[EventKind.RESTARTING] == intensity
         assert kinds[EventKind.EXITED] == intensity + 1
