@@ -270,6 +270,7 @@ class ControlActor(pykka.ThreadingActor):
         return self._cause
 
     def _finish(self, cause: BaseException | None) -> None:
+        forget(self.actor_ref)  # before anybody is told of the end: whoever is may exit, and it is not forgotten then
         pykka.ActorRegistry.unregister(self._actor_ref)
         self.actor_stopped.set()
         name = str(self._actor_ref)
@@ -282,7 +283,6 @@ class ControlActor(pykka.ThreadingActor):
             report(logging.ERROR, "the epilogue of %s raised", name, error=error)
             answer = ControlActor._epilogue(self, cause)
         self._inbox.close(lambda envelope: refuse(envelope, answer))
-        forget(self.actor_ref)
         if not self.ready.is_ready():
             write(self.ready, error=ActorDeadError(name, cause))
         if not write(self.ended, ended):

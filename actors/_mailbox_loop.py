@@ -313,6 +313,9 @@ class MailboxLoop(Generic[T]):
 
     def give_back(self, worker: int | None, error: str) -> None:
         """Give back what one worker, or all, have in hand or prefetched, and fence them."""
+        if worker is None:
+            with self._lock:  # as a stop is, it is remembered by a run that has not begun
+                self._refuses = self._stopped = self._halted = True
         found = [each for each in (*self._replaced, *self._workers) if worker in {None, each.progress.worker}]
         jobs = [partial(each.give_back, error, is_end=worker is None) for each in found]
         # Each apart, so that a store that hangs with one keeps nobody else's message, nor fence.

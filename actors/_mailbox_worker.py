@@ -91,7 +91,8 @@ class MailboxWorker:
         self.heartbeat = Heartbeat(clock)
         self.progress = Progress(clock, self.heartbeat)
         self.prefetched: deque[Message[Any, Any]] = deque()
-        # Makes one of several that give back take all of it: two would mix up the order.
+        # Makes one of several that give back take all of it, because two would mix up the order; and makes a message
+        # go from prefetched to in hand in one step.
         self._lock = clock.blocking.lock()
         self._in_hand: Message[Any, Any] | None = None
         self._extender: LeaseExtender | None = None  # of what is in hand
@@ -124,7 +125,8 @@ class MailboxWorker:
         self.token.stop()
         self._intake.leave(self)
         self._release()
-        message = self._in_hand
+        with self._lock:
+            message = self._in_hand
         timer = None
         try:
             # A store that hangs must not keep the fence open.
@@ -267,12 +269,7 @@ class MailboxWorker:
 
     def _work_off(self, visibility_timeout: float) -> None:
         has_waited = False
-        while self.prefetched and not self.token.stopped and not self._intake.is_closed:
-            try:
-                message = self.prefetched.popleft()
-            except IndexError:  # a stop has given it back
-                return
-            self._in_hand = message
+        while (message := self._take()) is not None:
             try:
                 # The lease of one that waited behind others has been running: it begins anew, or is over.
                 if not has_waited or self._settled(message, partial(message.extend_visibility, visibility_timeout)):
@@ -280,6 +277,15 @@ class MailboxWorker:
             finally:
                 self._in_hand = self._extender = None
             has_waited = True
+
+    def _take(self) -> Message[Any, Any] | None:
+        """Take the next one in hand; None if there is none, or if nothing more is to be begun."""
+        # In one step: whoever gives up this worker stops the token, and then looks what is in hand and what is not begun.
+        with self._lock:
+            if not self.prefetched or self.is_abandoned or self.token.stopped or self._intake.is_closed:
+                return None
+            self._in_hand = message = self.prefetched.popleft()
+            return message
 
     def _handle(self, message: Message[Any, Any], visibility_timeout: float) -> None:
         self.progress.working(message.id, message.delivery_count)

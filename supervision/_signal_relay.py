@@ -9,6 +9,7 @@ import socket
 import threading
 import weakref
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self, final
 
 from loopwarden._forks import at_fork
@@ -101,7 +102,7 @@ class SignalRelay:
         self._near, self._far = near, far
         _open_relays.add(self)
         try:
-            self._thread = self._clock.blocking.start_thread(self._relay, "loopwarden-signals")
+            self._thread = self._clock.blocking.start_thread(partial(self._relay, near), "loopwarden-signals")
             for each in self.signals:
                 self._before[each] = signal.signal(each, self._handle)
         except BaseException:
@@ -165,9 +166,7 @@ class SignalRelay:
         if self._seen >= LAST:
             self._leave(128 + number)
 
-    def _relay(self) -> None:
-        near = self._near
-        assert near is not None, "the thread is started when there is something to read"
+    def _relay(self, near: socket.socket) -> None:
         while True:
             with self._clock.blocking.outside():
                 numbers = near.recv(64)  # woken by a signal, or by close
