@@ -280,7 +280,7 @@ class MailboxWorker:
 
     def _take(self) -> Message[Any, Any] | None:
         """Take the next one in hand; None if there is none, or if nothing more is to be begun."""
-        # In one step: whoever gives up this worker stops the token, and then looks what is in hand and what is not begun.
+        # In one step: whoever gives this worker up stops the token, and then looks what is in hand.
         with self._lock:
             if not self.prefetched or self.is_abandoned or self.token.stopped or self._intake.is_closed:
                 return None
