@@ -41,7 +41,7 @@ check: $(READY)
 	$(BIN)/lint-imports
 
 bench: $(READY)
-	@missed=0; for part in control_plane mailbox supervision shutdown session; do \
+	@missed=0; for part in control_plane mailbox supervision shutdown session simulation; do \
 	    $(BIN)/python benchmarks/$$part.py || missed=1; done; exit $$missed
 
 soak: $(READY)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
+import stat
 from typing import TYPE_CHECKING, final
 
 from loopwarden.actors._file_lock import FileLock
@@ -48,7 +50,7 @@ class JournalFile:
         try:
             # One file has one name, or one session could lock it by a link and another by the file itself.
             self.path = path.resolve()
-            is_something_else = self.path.exists() and not self.path.is_file()
+            is_something_else = _is_something_else(self.path)
         except (OSError, ValueError, RuntimeError) as error:  # too long; with a zero byte; links in a circle
             raise JournalUnavailableError(path, f"there can be no such file: {error}") from error
         if is_something_else:
@@ -190,3 +192,15 @@ class JournalFile:
 
     def __repr__(self) -> str:
         return f"<JournalFile {str(self.path)!r}{', closed' if self._connection is None else ''}>"
+
+
+def _is_something_else(path: Path) -> bool:
+    """Say whether there is something at a path that is no file; not by `Path.exists`, which newer Pythons keep silent.
+
+    Raises:
+        OSError: if there can be nothing at such a path.
+    """
+    try:
+        return not stat.S_ISREG(os.stat(path).st_mode)  # noqa: PTH116  as above
+    except (FileNotFoundError, NotADirectoryError):
+        return False
