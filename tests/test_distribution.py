@@ -32,16 +32,20 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_wheel_holds_every_module_and_the_type_marker_and_nothing_else(wheel: Path) -> None:
-    expected = {
-        f"loopwarden/{path.relative_to(ROOT)}"
-        for folder in ("actors", "mailbox", "supervision")
-        for path in (ROOT / folder).rglob("*")
-        if path.suffix in {".py", ".sql"}
-    } | {
-        str(path.relative_to(ROOT / "src"))
-        for path in (ROOT / "src" / "loopwarden").rglob("*")
-        if path.suffix in {".py", ".typed"} and not any(parent.is_symlink() for parent in path.parents)
-    }
+    expected = (
+        {
+            f"loopwarden/{path.relative_to(ROOT)}"
+            for folder in ("actors", "mailbox", "supervision")
+            for path in (ROOT / folder).rglob("*")
+            if path.suffix in {".py", ".sql"}
+        }
+        | {
+            str(path.relative_to(ROOT / "src"))
+            for path in (ROOT / "src" / "loopwarden").rglob("*")
+            if path.suffix in {".py", ".typed"} and not any(parent.is_symlink() for parent in path.parents)
+        }
+        | {path.name for path in (ROOT / "src").glob("*.py")}
+    )
 
     held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
 
