@@ -73,6 +73,7 @@ def main() -> None:
     alone.run(max_iterations=3)
 
     counting = LoopActor.start(CountingLoop(pace=60.0), name="counting")
+    counting.ready.wait(timeout=15)  # until its worker has entered `run`
     print(check_health([counting])[0].state.value)  # running
     result = counting.send(ShutdownRequest(timeout=10.0)).wait(timeout=15)
     print("stopped cleanly" if result.clean_shutdown else "cut off")  # at once: the stop wakes its wait

@@ -35,10 +35,16 @@ Mail = Message[Any, Any]
 Box = InMemoryMailbox[Any, Any]
 
 few_and_many = pytest.mark.parametrize("runs", [25, pytest.param(1_000, marks=pytest.mark.prove)])
+#: Seeds with which a race was found once, whatever else is tried.
+KNOWN = (75, 389)
 
 
 def in_many_orders(scenario: Callable[..., None], runs: int) -> None:
-    interleavings(runs)(scenario)()
+    interleavings(seeds=[*range(runs), *KNOWN])(scenario)()
+
+
+def a_mailbox() -> Box:
+    return InMemoryMailbox("jobs")
 
 
 def books_are_right(jobs: Box, sent: list[str], done: list[str]) -> None:
@@ -53,7 +59,7 @@ def books_are_right(jobs: Box, sent: list[str], done: list[str]) -> None:
 
 
 def stop_during_restart(simulation: Simulation) -> None:
-    jobs: Box = InMemoryMailbox("jobs")
+    jobs = a_mailbox()
     jobs.send("crashes")
 
     def handle(message: Mail) -> None:
@@ -75,7 +81,7 @@ def stop_during_restart(simulation: Simulation) -> None:
 
 
 def stop_during_poll(simulation: Simulation) -> None:
-    jobs: Box = InMemoryMailbox("jobs")
+    jobs = a_mailbox()
     done: list[str] = []
     loop = LoopActor.start(MailboxLoop(jobs, lambda message: done.append(message.body), prefetch=3))
     simulation.start_thread(lambda: jobs.send_many(["a", "b", "c", "d"]), "sender")
@@ -117,7 +123,7 @@ def cancel_during_complete(simulation: Simulation) -> None:
 
 
 def drain_during_crash(simulation: Simulation) -> None:
-    jobs: Box = InMemoryMailbox("jobs")
+    jobs = a_mailbox()
     done: list[str] = []
     sent = ["a", "b", "c"]
     jobs.send_many(sent)
@@ -138,7 +144,7 @@ def drain_during_crash(simulation: Simulation) -> None:
 
 
 def abandon_during_acknowledge(simulation: Simulation) -> None:
-    jobs: Box = InMemoryMailbox("jobs")
+    jobs = a_mailbox()
     jobs.send("once")
     outcomes: list[str] = []
 
@@ -182,7 +188,7 @@ def test_system_holds_in_every_order_of(scenario: Callable[[Simulation], None], 
 @few_and_many
 def test_shutdown_is_answered_when_the_actor_is_forgotten(runs: int) -> None:
     def stop() -> None:
-        loop = LoopActor.start(MailboxLoop(InMemoryMailbox("jobs"), print))
+        loop = LoopActor.start(MailboxLoop(a_mailbox(), print))
         loop.send(ShutdownRequest()).wait()
 
         assert loop not in alive()  # or the exit hook would complain of it
@@ -204,7 +210,7 @@ def test_signal_relay_that_is_closed_at_once_ends_in_silence(runs: int) -> None:
 @few_and_many
 def test_ticket_of_a_request_that_races_with_the_end_resolves(runs: int) -> None:
     def ask(simulation: Simulation) -> None:
-        loop = LoopActor.start(MailboxLoop(InMemoryMailbox("jobs"), print))
+        loop = LoopActor.start(MailboxLoop(a_mailbox(), print))
         answers: list[Ticket[Any]] = []
         asker = simulation.start_thread(lambda: answers.append(loop.ask("hello", block=False)), "asker")
         loop.stop()

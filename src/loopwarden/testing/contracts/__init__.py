@@ -7,8 +7,9 @@ from loopwarden.testing.contracts._dead_letters import DeadLetterRules
 from loopwarden.testing.contracts._delivery import Delivery
 from loopwarden.testing.contracts._flow import Flow
 from loopwarden.testing.contracts._leases import Leases
+from loopwarden.testing.contracts._runnable import RunnableContract
 
-__all__ = ["MailboxContract"]
+__all__ = ["MailboxContract", "RunnableContract"]
 
 
 class MailboxContract(Delivery, Leases, DeadLetterRules, Flow, BadInput):

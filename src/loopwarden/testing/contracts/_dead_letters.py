@@ -161,12 +161,11 @@ class DeadLetterRules(MailboxFixtures):
         for message in mailbox.receive(max_messages=4):
             message.dead_letter("for the test")
         token = Token()
-        redriven = self.in_background(lambda: mailbox.dead_letters.redrive(rate=2, token=token))
+        redriven = self.in_background(clock, lambda: mailbox.dead_letters.redrive(rate=2, token=token))
 
-        clock.wait_timers()
+        clock.settle()
         first = mailbox.approximate_count()
         clock.advance(0.5)
-        clock.wait_timers()
         second = mailbox.approximate_count()
         token.stop()
 

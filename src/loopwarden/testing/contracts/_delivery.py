@@ -197,8 +197,8 @@ class Delivery(MailboxFixtures):
         assert bodies(mailbox.receive()) == ["afterwards"]
 
     def test_a_closed_mailbox_refuses_and_wakes_who_waits(self, mailbox: Box, clock: FakeClock) -> None:
-        waiting = self.in_background(lambda: mailbox.receive(wait_time_seconds=20))
-        clock.wait_timers()
+        waiting = self.in_background(clock, lambda: mailbox.receive(wait_time_seconds=20))
+        clock.settle()
 
         mailbox.close()
         mailbox.close()

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
 
-from loopwarden._blocking import SYSTEM
 from loopwarden._ticket import Ticket
 from loopwarden.mailbox import Mailbox
 from loopwarden.testing._fake_clock import FakeClock
@@ -29,11 +28,11 @@ class MailboxFixtures(abc.ABC):
     """Makes mailboxes, and closes them."""
 
     #: How long to wait, in real seconds, for what should happen at once.
-    patience = 10.0
+    patience = 60.0
 
     @abc.abstractmethod
     def make_mailbox(self, clock: FakeClock, name: str = "jobs", **options: Any) -> Box:
-        """Return an empty mailbox that lives by ``clock``.
+        """Return an empty mailbox that lives by ``clock``, and blocks through its seam, or in ``outside()`` of that.
 
         The options are ``body``, ``max_deliveries`` and ``max_size``; mailboxes made with different names in one
         test are in the same store, and find each other by their names for replies.
@@ -62,8 +61,8 @@ class MailboxFixtures(abc.ABC):
         """A mailbox with the defaults."""
         return make()
 
-    def in_background(self, job: Callable[[], Any]) -> Ticket[Any]:
-        """Run a job on a thread of its own; return the ticket of its result."""
+    def in_background(self, clock: FakeClock, job: Callable[[], Any]) -> Ticket[Any]:
+        """Run a job on a thread of its own, which ``clock`` knows of; return the ticket of its result."""
         result: Ticket[Any] = Ticket()
 
         def run() -> None:
@@ -72,5 +71,5 @@ class MailboxFixtures(abc.ABC):
             except BaseException as error:  # noqa: BLE001  the test reads it
                 result.fail(error)
 
-        SYSTEM.start_thread(run, "in-background")
+        clock.blocking.start_thread(run, "in-background")
         return result

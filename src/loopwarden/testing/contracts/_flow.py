@@ -72,8 +72,8 @@ class Flow(MailboxFixtures):
         if not mailbox.capabilities.bounded:
             pytest.skip("this back end has no bound")
         mailbox.send("a")
-        sent = self.in_background(lambda: mailbox.send("b", timeout=60))
-        clock.wait_timers()
+        sent = self.in_background(clock, lambda: mailbox.send("b", timeout=60))
+        clock.settle()
 
         [message] = mailbox.receive()
         message.acknowledge()
@@ -86,11 +86,8 @@ class Flow(MailboxFixtures):
         if not mailbox.capabilities.bounded:
             pytest.skip("this back end has no bound")
         mailbox.send("a")
-        sent = self.in_background(lambda: mailbox.send("b", timeout=60))
-        while not sent.is_ready():
-            clock.wait_timers()
-            clock.advance(30)
-            sent.wait_ready(0.05)
+        sent = self.in_background(clock, lambda: mailbox.send("b", timeout=60))
+        clock.advance(60)
 
         with pytest.raises(MailboxFullError):
             sent.wait(self.patience)
@@ -98,27 +95,24 @@ class Flow(MailboxFixtures):
     # Waiting.
 
     def test_a_receive_that_waits_is_woken_by_a_send(self, mailbox: Box, clock: FakeClock) -> None:
-        received = self.in_background(lambda: mailbox.receive(wait_time_seconds=20))
-        clock.wait_timers()
+        received = self.in_background(clock, lambda: mailbox.receive(wait_time_seconds=20))
+        clock.settle()
 
         mailbox.send("at last")
 
         assert bodies(received.wait(self.patience)) == ["at last"]
 
     def test_a_receive_that_waits_returns_nothing_when_its_time_is_over(self, mailbox: Box, clock: FakeClock) -> None:
-        received = self.in_background(lambda: mailbox.receive(wait_time_seconds=20))
-        while not received.is_ready():
-            clock.wait_timers()
-            clock.advance(10)
-            received.wait_ready(0.05)
+        received = self.in_background(clock, lambda: mailbox.receive(wait_time_seconds=20))
+        clock.advance(20)
 
         assert list(received.wait(self.patience)) == []
 
     def test_a_receive_that_waits_gets_a_message_whose_lease_ends(self, mailbox: Box, clock: FakeClock) -> None:
         mailbox.send("expiring")
         mailbox.receive(visibility_timeout=5)
-        received = self.in_background(lambda: mailbox.receive(wait_time_seconds=20))
-        clock.wait_timers()
+        received = self.in_background(clock, lambda: mailbox.receive(wait_time_seconds=20))
+        clock.settle()
 
         clock.advance(5)
 
@@ -127,20 +121,16 @@ class Flow(MailboxFixtures):
     def test_a_receive_that_waits_gets_a_message_that_was_leased_while_it_waited(
         self, mailbox: Box, clock: FakeClock
     ) -> None:
-        first = self.in_background(lambda: mailbox.receive(wait_time_seconds=20, visibility_timeout=5))
-        clock.wait_timers(1)
-        second = self.in_background(lambda: mailbox.receive(wait_time_seconds=20))
-        clock.wait_timers(2)
+        first = self.in_background(clock, lambda: mailbox.receive(wait_time_seconds=20, visibility_timeout=5))
+        clock.settle()
+        second = self.in_background(clock, lambda: mailbox.receive(wait_time_seconds=20))
+        clock.settle()
         mailbox.send("leased to the first of them")
-        while not (first.is_ready() or second.is_ready()):
-            first.wait_ready(0.01)
+        clock.settle()
         waiting = second if first.is_ready() else first
         if waiting is first:
             pytest.skip("the other one took it, with a long lease")  # back ends need not be fair
-        while not waiting.is_ready():
-            clock.wait_timers()
-            clock.advance(1)
-            waiting.wait_ready(0.05)
+        clock.advance(5)
 
         assert bodies(waiting.wait(self.patience)) == ["leased to the first of them"]
 
@@ -148,10 +138,10 @@ class Flow(MailboxFixtures):
         self, mailbox: Box, clock: FakeClock
     ) -> None:
         token, other = Token(), Token()
-        stopped = self.in_background(lambda: mailbox.receive(wait_time_seconds=20, token=token))
-        clock.wait_timers(1)
-        asleep = self.in_background(lambda: mailbox.receive(wait_time_seconds=20, token=other))
-        clock.wait_timers(2)
+        stopped = self.in_background(clock, lambda: mailbox.receive(wait_time_seconds=20, token=token))
+        clock.settle()
+        asleep = self.in_background(clock, lambda: mailbox.receive(wait_time_seconds=20, token=other))
+        clock.settle()
 
         token.stop()
 
@@ -173,8 +163,8 @@ class Flow(MailboxFixtures):
         token.nudge()
 
         early = mailbox.receive(token=token, wait_time_seconds=20)
-        waiting = self.in_background(lambda: mailbox.receive(token=token, wait_time_seconds=20))
-        clock.wait_timers()
+        waiting = self.in_background(clock, lambda: mailbox.receive(token=token, wait_time_seconds=20))
+        clock.settle()
         token.nudge()
 
         assert list(early) == list(waiting.wait(self.patience)) == []
