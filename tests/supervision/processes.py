@@ -11,7 +11,6 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from loopwarden.clock import SYSTEM_CLOCK
 from loopwarden.supervision import ShutdownReport
 
 if TYPE_CHECKING:
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 DATA = Path(__file__).parent / "data"
 #: Real seconds; they only matter when a test fails.
-PATIENCE = 30.0
+PATIENCE = 60.0
 
 
 class Program:
@@ -80,15 +79,6 @@ class Program:
         """Return how it ended, when it has."""
         self.lines()
         return self._process.wait()
-
-    def seconds_to_exit(self, number: signal.Signals = signal.SIGTERM) -> float:
-        """Send a signal, and return how long it takes until the process is gone."""
-        began = SYSTEM_CLOCK.monotonic()
-        self.send(number)
-        while data := self._read(PATIENCE):
-            self._take(data)
-        self._process.wait()
-        return SYSTEM_CLOCK.monotonic() - began
 
     @property
     def errors(self) -> str:

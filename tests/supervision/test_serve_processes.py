@@ -6,7 +6,6 @@ import contextlib
 import http.client
 import json
 import random
-import re
 import signal
 import socket
 import sqlite3
@@ -20,13 +19,12 @@ from signal_storm import storm
 
 import loopwarden
 from loopwarden.mailbox import SqliteMailbox
-from loopwarden.supervision import ExitCode
+from loopwarden.supervision import ExitCode, ShutdownReport
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from loopwarden.mailbox import Message
-    from loopwarden.supervision import ShutdownReport
 
 Box = SqliteMailbox[str, Any]
 
@@ -50,7 +48,7 @@ def phases(report: ShutdownReport) -> list[tuple[str, bool]]:
 def receive(box: Box, count: int) -> list[Message[str, Any]]:
     """Return so many messages as they come: what is given back comes one by one."""
     messages: list[Message[str, Any]] = []
-    while len(messages) < count and (more := box.receive(max_messages=count, wait_time_seconds=10)):
+    while len(messages) < count and (more := box.receive(max_messages=count, wait_time_seconds=20)):
         messages += more
     return messages
 
@@ -58,7 +56,9 @@ def receive(box: Box, count: int) -> list[Message[str, Any]]:
 CLEAN = [("not ready", True), ("drain", True), ("loops", True), ("close", True)]
 
 
-def test_at_a_signal_the_unstarted_go_back_at_once_and_the_one_in_hand_completes(path: Path, jobs: Box) -> None:
+def test_serve_gives_the_unstarted_back_at_once_at_a_signal_and_completes_the_one_in_hand(
+    path: Path, jobs: Box
+) -> None:
     ids = jobs.send_many([f"job {number}" for number in range(10)])
     with Program("serves", path, "gate") as program:
         program.wait_for("in hand: job 0")
@@ -77,7 +77,7 @@ def test_at_a_signal_the_unstarted_go_back_at_once_and_the_one_in_hand_completes
     assert (report.reason, report.exit_code, report.error) == ("SIGTERM", ExitCode.OK, None)
     assert phases(report) == CLEAN
     assert all(phase.duration >= 0 for phase in report.phases)
-    assert sum(phase.duration for phase in report.phases) <= report.duration <= report.budget == 20
+    assert sum(phase.duration for phase in report.phases) <= report.duration <= report.budget == 200
     assert [(loop.path, loop.clean, loop.abandoned) for loop in report.loops] == [("jobs", True, False)]
     assert {fate.message_id: fate.fate for fate in report.fates} == dict(
         zip(ids, ["done", *["returned"] * 9], strict=True)
@@ -85,19 +85,22 @@ def test_at_a_signal_the_unstarted_go_back_at_once_and_the_one_in_hand_completes
     assert report.counts == {"returned": 9, "done": 1}
 
 
-def test_the_second_signal_cuts_the_drain_short_and_the_message_is_there_at_once(path: Path, jobs: Box) -> None:
+def test_serve_cuts_the_drain_short_at_the_second_signal_and_the_message_is_there_at_once(
+    path: Path, jobs: Box
+) -> None:
     jobs.send("job")
     with Program("serves", path, "hang") as program:
         program.wait_for("in hand: job")
         program.send(signal.SIGINT)
         program.wait_for("log: drain begins")
 
-        took = program.seconds_to_exit(signal.SIGTERM)
+        program.send(signal.SIGTERM)
+        program.wait_for("log: the time for the shutdown is cut short")
 
         report = program.report()
         assert program.exit_code() == ExitCode.DRAIN_TIMED_OUT
     assert [(message.body, message.delivery_count) for message in jobs.receive()] == [("job", 2)]
-    assert took < 5  # of 20 that it would have had
+    assert report.duration < report.budget / 2
     assert report.reason == "SIGINT"
     assert phases(report) == [("not ready", True), ("drain", False), ("loops", False), ("close", True)]
     assert report.counts == {"abandoned": 1}
@@ -140,62 +143,54 @@ def test_a_first_child_that_cannot_be_started_ends_the_process_with_that_code_to
     assert "no way to start" in str(report.error)
 
 
-def test_time_outs_that_cannot_be_kept_are_refused_in_one_error_before_anything_starts(path: Path) -> None:
+def test_serve_refuses_time_outs_that_cannot_be_kept_in_one_error_before_anything_starts(path: Path) -> None:
     with Program("serves", path, "time-outs") as program:
         said = "\n".join(program.lines())
 
         assert program.exit_code() == ExitCode.BAD_CONFIGURATION
-    assert said.startswith("drain_timeout 21 is part of shutdown_timeout 20")
-    assert "grace 19 is shorter than shutdown_timeout 20" in said
+    assert said.startswith("drain_timeout 201 is part of shutdown_timeout 200")
+    assert "grace 199 is shorter than shutdown_timeout 200" in said
     assert "in hand" not in said
 
 
-def test_a_signal_while_the_first_factory_hangs_ends_the_process_in_time(path: Path) -> None:
+def test_serve_ends_at_a_signal_while_the_first_factory_hangs(path: Path) -> None:
     with Program("serves", path, "factory") as program:
         program.wait_for("in hand")
 
-        took = program.seconds_to_exit()
+        program.send()
 
         report = program.report()
         assert program.exit_code() == ExitCode.DRAIN_TIMED_OUT
-    assert took < 1 + 2  # the budget, and the end of a process on a busy machine
+    assert (report.reason, report.budget) == ("SIGTERM", 1.0)
     assert [(loop.path, loop.clean, loop.abandoned) for loop in report.loops] == [("jobs", False, True)]
 
 
 STUCK = ("sleep", "lock", "socket")
 CLEAN_LOOPS = tuple(f"clean-{number}" for number in range(17))
-BUDGET = 2.0
+BUDGET = 100.0
 
 
-def bare_exit_seconds() -> float:
-    """Return what the slowest of three takes, because a busy machine is not equally busy at all times."""
-    with contextlib.ExitStack() as stack:
-        programs = [stack.enter_context(Program("bare_thread")) for _ in range(3)]
-        for program in programs:
-            program.wait_for("waiting")
-        return max(program.seconds_to_exit() for program in programs)
-
-
-@pytest.mark.parametrize("priority", ["normal", pytest.param("critical", marks=pytest.mark.prove)])
-def test_three_of_twenty_loops_hang_and_the_process_is_gone_in_time_with_all_said(path: Path, priority: str) -> None:
+@pytest.mark.parametrize(("priority", "seconds"), [("normal", 80.0), ("critical", 100.0)], ids=["normal", "critical"])
+def test_serve_ends_in_time_with_all_said_when_three_of_twenty_loops_hang(
+    path: Path, priority: str, seconds: float
+) -> None:
     boxes: dict[str, Box] = {name: SqliteMailbox(path, name, body=str) for name in (*STUCK, *CLEAN_LOOPS)}
-    for name, box in boxes.items():
-        box.send(name)
-    with Program("has_stuck_loops", path, BUDGET, priority) as program:
+    with Program("has_stuck_loops", path, BUDGET, priority, seconds) as program:
         begun = sorted(program.line() for _ in boxes)
-        bare = bare_exit_seconds()
+        program.let_go()
+        program.wait_for("at rest")
+        program.send()
+        program.wait_for("drain begins (SIGTERM): messages in hand: 3")
 
-        took = program.seconds_to_exit()
+        program.let_go()  # the seconds that it has pass
 
-        bare = max(bare, bare_exit_seconds())
-        back = {name: [(each.body, each.delivery_count) for each in box.receive()] for name, box in boxes.items()}
-        report = program.report()
+        report = ShutdownReport.model_validate_json(program.wait_for("{"))
         assert program.exit_code() == ExitCode.DRAIN_TIMED_OUT
+    back = {name: [(each.body, each.delivery_count) for each in box.receive()] for name, box in boxes.items()}
     for box in boxes.values():
         box.close()
     assert begun == sorted([*(f"done: {name}" for name in CLEAN_LOOPS), *(f"hangs in {name}" for name in STUCK)])
-    # A critical loop has the whole budget; then a busy machine gives up what hangs, and ends the process.
-    assert took <= BUDGET + (3 * bare if priority == "normal" else 1), f"{took:.3f} s, a bare exit {bare:.3f} s"
+    assert (report.duration, report.budget) == (seconds, BUDGET)
     assert {loop.path for loop in report.loops if loop.clean} == set(CLEAN_LOOPS)
     stuck = {loop.path: str(loop.stack) for loop in report.loops if loop.abandoned}
     assert {name for name, stack in stuck.items() if f"in hang_in_{name}" in stack} == set(STUCK)
@@ -215,7 +210,8 @@ def modules_that_make_locks() -> set[str]:
     }
 
 
-def test_a_signal_while_any_lock_of_ours_is_held_is_heard_at_once_and_deadlocks_nobody(path: Path) -> None:
+@pytest.mark.timeout(900)  # two hundred rounds, each a tree of its own
+def test_serve_hears_a_signal_while_any_lock_of_ours_is_held_and_deadlocks_nobody(path: Path) -> None:
     with Program("holds_locks", path) as program:
         rounds = [round_ for line in program.lines() if "begins" not in (round_ := json.loads(line))]
 
@@ -227,15 +223,17 @@ def test_a_signal_while_any_lock_of_ours_is_held_is_heard_at_once_and_deadlocks_
     assert "MainThread" in {each["on_thread"] for each in sent}
 
 
-@pytest.mark.parametrize(("what", "how"), [("service", "c"), ("group", "sleep")])
-def test_a_drain_is_over_before_a_busy_main_thread_is_back(what: str, how: str) -> None:
+@pytest.mark.parametrize(("what", "how"), [("service", "c"), ("group", "wait")])
+def test_shutdown_coordinator_drains_while_the_main_thread_is_busy(what: str, how: str) -> None:
     with Program("is_busy", what, how) as program:
         program.wait_for("ready")
 
         program.send()
 
-        assert program.lines() == ["heard", "drained: SIGTERM, {'done': 1}, code 0", "back"]
-        assert program.exit_code() == 0
+        assert [program.line(), program.line()] == ["heard", "drained: SIGTERM, {'done': 1}, code 0"]
+        program.let_go()
+        assert program.lines() == ["back"]
+        assert program.exit_code() == 0, program.errors
 
 
 @pytest.mark.parametrize(
@@ -243,9 +241,7 @@ def test_a_drain_is_over_before_a_busy_main_thread_is_back(what: str, how: str) 
     [("SIGTERM", [signal.SIGUSR1, signal.SIGTERM]), ("asked by a handler", [signal.SIGUSR1])],
     ids=["signal", "request"],
 )
-def test_a_program_that_serves_for_a_while_has_its_signals_and_threads_back(
-    path: Path, jobs: Box, how: str, got: list[int]
-) -> None:
+def test_service_gives_a_program_its_signals_and_threads_back(path: Path, jobs: Box, how: str, got: list[int]) -> None:
     with Program("embeds", path) as program:
         jobs.send("first")
         program.wait_for("done: first")
@@ -269,7 +265,7 @@ def test_a_program_that_serves_for_a_while_has_its_signals_and_threads_back(
 def ask(url: str, probe: str) -> tuple[int, str]:
     """Return the status and the text of a probe's answer."""
     host = url.removeprefix("http://")
-    with contextlib.closing(http.client.HTTPConnection(host, timeout=30)) as connection:
+    with contextlib.closing(http.client.HTTPConnection(host, timeout=60)) as connection:
         connection.request("GET", f"/health/{probe}")
         answer = connection.getresponse()
         return answer.status, answer.read().decode()
@@ -279,7 +275,7 @@ def statuses(url: str) -> dict[str, int]:
     return {probe: ask(url, probe)[0] for probe in ("startup", "ready", "live")}
 
 
-def test_probes_follow_a_process_from_its_start_to_its_end(path: Path, jobs: Box) -> None:
+def test_serve_answers_probes_from_its_start_to_its_end(path: Path, jobs: Box) -> None:
     with Program("answers_probes", path, "hold") as program:
         url = program.line()
         program.wait_for("starting")
@@ -304,37 +300,40 @@ def test_probes_follow_a_process_from_its_start_to_its_end(path: Path, jobs: Box
     assert report.counts == {"done": 1}
 
 
-def test_a_loop_that_hangs_fails_the_live_probe_only_when_the_ladder_has_failed(path: Path, jobs: Box) -> None:
-    with Program("answers_probes", path, "report") as program:
-        url = program.line()
-        jobs.send("job")
-        program.wait_for("in hand: job, delivery 1")
+LADDER = 13  # seconds that a loop can hang: its threshold, and three steps of a tenth of that
 
-        answers = [(200, "")]
-        while answers[-1][0] == 200:
+
+def test_live_probe_fails_for_a_loop_that_hangs_only_when_the_ladder_has_failed(path: Path) -> None:
+    with Program("answers_probes", path, "report") as program:
+        url = program.wait_for("http")
+        program.wait_for("in hand: job, delivery 1")
+        answers = [ask(url, "live")]
+        for second in range(1, LADDER + 1):
+            program.let_go()
+            program.wait_for(f"at {second} s")
             answers.append(ask(url, "live"))
 
         assert ask(url, "ready")[0] == 503
         program.send(signal.SIGKILL)
-    assert answers[1][0] == 200
-    [silence] = re.findall(r"no sign of life for ([0-9.]+) s", answers[-1][1])
-    assert float(silence) >= round(1.0 + 3 * 0.1, 1)  # all the steps of the ladder; it is told in tenths
+    assert [status for status, _ in answers] == [200] * LADDER + [503]
+    assert f"no sign of life for {LADDER}.0 s" in answers[-1][1]
 
 
-def test_a_loop_that_hangs_and_is_replaced_does_not_fail_the_live_probe(path: Path, jobs: Box) -> None:
+def test_live_probe_does_not_fail_for_a_loop_that_hangs_and_is_replaced(path: Path) -> None:
     with Program("answers_probes", path, "replace") as program:
-        url = program.line()
-        jobs.send("job")
-        program.wait_for("in hand: job, delivery 1")
+        url = program.wait_for("http")
+        for _ in range(2 * LADDER):  # until it is given up, and its successor has been started
+            program.let_go()
 
         program.wait_for("in hand: job, delivery 2")
+        program.wait_for(f"at {2 * LADDER} s")
 
         assert ask(url, "live")[0] == 200
         program.send()
         assert program.exit_code() == 0, program.errors
 
 
-def test_two_hundred_probes_at_once_are_answered_beside_slow_ones_and_garbage_and_the_loops_go_on(
+def test_serve_answers_two_hundred_probes_at_once_beside_slow_ones_and_garbage_and_the_loops_go_on(
     path: Path, jobs: Box
 ) -> None:
     dice = random.Random(7)
@@ -342,7 +341,7 @@ def test_two_hundred_probes_at_once_are_answered_beside_slow_ones_and_garbage_an
         address = urllib.parse.urlsplit(program.line())
 
         def connect(data: bytes) -> socket.socket:
-            client = stack.enter_context(socket.create_connection((address.hostname, address.port), timeout=30))
+            client = stack.enter_context(socket.create_connection((address.hostname, address.port), timeout=60))
             client.sendall(data)
             return client
 

@@ -9,21 +9,20 @@ import subprocess
 import sys
 import threading
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from background import in_background
+from processes import Program
 
 from loopwarden._blocking import SYSTEM
-from loopwarden._ticket import Ticket, settle, write
+from loopwarden._ticket import Ticket, write
 from loopwarden.supervision import ShutdownCoordinator, SignalRelay
 from loopwarden.testing import FakeClock, FaultyBlocking, Hold, wait_no_threads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import FrameType
-
-PROGRAM = Path(__file__).parent / "data" / "hears_signals.py"
 
 
 @pytest.fixture(autouse=True)
@@ -32,16 +31,10 @@ def no_coordinator_is_left() -> Iterator[None]:
     ShutdownCoordinator.reset()
 
 
-def start(how: str) -> subprocess.Popen[str]:
-    program = [sys.executable, "-P", str(PROGRAM), how]
-    process = subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    assert line(process) == "ready"
-    return process
-
-
-def line(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    return process.stdout.readline().strip()
+def start(how: str) -> Program:
+    program = Program("hears_signals", how)
+    assert program.line() == "ready"
+    return program
 
 
 class Heard:
@@ -58,35 +51,34 @@ class Heard:
             self.all.complete(None)
 
 
-@pytest.mark.parametrize(
-    ("how", "then"), [pytest.param("c", "back from C", marks=pytest.mark.prove), ("sleep", "back from sleep")]
-)
-def test_a_signal_is_heard_while_the_main_thread_is_busy(how: str, then: str) -> None:
-    with start(how) as process:
-        process.send_signal(signal.SIGTERM)
+@pytest.mark.parametrize(("how", "then"), [("c", "back from C"), ("wait", "back from a wait")], ids=["c", "wait"])
+def test_signal_relay_hears_while_the_main_thread_is_busy(how: str, then: str) -> None:
+    with start(how) as program:
+        program.send()
 
-        assert line(process) == "heard SIGTERM"  # before the main thread is back
-        assert line(process) == then
-        assert process.wait(timeout=30) == 0
+        assert program.line() == "heard SIGTERM"
+        program.let_go()
+        assert program.lines() == [then]
+        assert program.exit_code() == 0, program.errors
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_loop_that_is_registered_ends_at_a_signal_with_code_0(number: signal.Signals) -> None:
-    with start("loop") as process:
-        process.send_signal(number)
+def test_shutdown_coordinator_ends_a_loop_that_is_registered_at_a_signal_with_code_0(number: signal.Signals) -> None:
+    with start("loop") as program:
+        program.send(number)
 
-        assert [line(process), line(process)] == ["told", "ended"]
-        assert process.wait(timeout=60) == 0
+        assert program.lines() == ["told", "ended"]
+        assert program.exit_code() == 0, program.errors
 
 
-def test_the_third_signal_ends_a_process_that_does_not_end_otherwise() -> None:
-    with start("for ever") as process:
+def test_signal_relay_ends_a_process_at_the_third_signal_that_does_not_end_otherwise() -> None:
+    with start("for ever") as program:
         for _ in range(2):
-            process.send_signal(signal.SIGTERM)
-            assert line(process) == "heard SIGTERM"
-        process.send_signal(signal.SIGTERM)
+            program.send()
+            assert program.line() == "heard SIGTERM"
+        program.send()
 
-        assert process.wait(timeout=60) == 128 + signal.SIGTERM
+        assert program.exit_code() == 128 + signal.SIGTERM
 
 
 def test_signals_are_heard_in_order_on_a_thread_of_their_own() -> None:
@@ -310,7 +302,7 @@ def test_a_forked_child_hears_its_own_signals_and_the_parent_none_of_them() -> N
         "print(heard)\n"
     )
     command = [sys.executable, "-P", "-W", "ignore", "-c", program]
-    ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
+    ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
 
     assert ended.stdout.split("\n") == [str(-signal.SIGTERM), "[]", ""]
 
@@ -362,10 +354,9 @@ def test_signals_count_anew_each_time_it_is_opened() -> None:
     assert left == []
 
 
-def test_off_the_main_thread_it_cannot_be_closed_and_stays_open() -> None:
-    refused: Ticket[None] = Ticket()
+def test_shutdown_coordinator_cannot_be_reset_off_the_main_thread_and_stays_open() -> None:
     ShutdownCoordinator.install(signals=(signal.SIGUSR1,))
-    SYSTEM.start_thread(lambda: settle(refused, ShutdownCoordinator.reset), "resets")
+    refused = in_background(ShutdownCoordinator.reset)
 
     with pytest.raises(RuntimeError, match="on the main thread only"):
         refused.wait(timeout=60)

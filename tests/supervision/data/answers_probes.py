@@ -1,6 +1,7 @@
 """Answers probes, first saying where: ``python answers_probes.py <file> <how>``.
 
-Whoever reads a byte of standard input waits for the test.
+Whoever reads a byte of standard input waits for the test. Time stands still, so that neither a probe nor the end has a
+real deadline; where it is watched how a loop hangs, a second passes for each byte of standard input.
 """
 
 from __future__ import annotations
@@ -13,14 +14,16 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from loopwarden import ChildSpec, MailboxLoop, ReaperActor, Supervisor, Ticket, WatchdogActor, daemon_scope
+from loopwarden._blocking import CURRENT, SYSTEM
 from loopwarden._ticket import write
 from loopwarden.mailbox import SqliteMailbox
 from loopwarden.supervision import Prober, ProbeServer, Service, ShutdownCoordinator, StallPolicy
+from loopwarden.testing import FakeClock
 
 if TYPE_CHECKING:
     from loopwarden.mailbox import Message
 
-THRESHOLD = 1.0
+THRESHOLD = 10.0
 
 
 def say(text: str) -> None:
@@ -45,7 +48,8 @@ def hang(message: Message[str, Any]) -> None:
     say(f"in hand: {message.body}, delivery {message.delivery_count}")
     if message.delivery_count == 1:
         near, _ = os.pipe()
-        os.read(near, 1)
+        with CURRENT.get().outside():  # so that time can pass
+            os.read(near, 1)
 
 
 def serve_tree(jobs: SqliteMailbox[str, Any], *, held: bool) -> int:
@@ -69,6 +73,13 @@ def serve_tree(jobs: SqliteMailbox[str, Any], *, held: bool) -> int:
     return report.exit_code
 
 
+def let_time_pass(clock: FakeClock) -> None:
+    began = clock.monotonic()
+    while os.read(0, 1):
+        clock.advance(1.0)
+        say(f"at {clock.monotonic() - began:g} s")
+
+
 def watch_tree(jobs: SqliteMailbox[str, Any], policy: StallPolicy) -> int:
     ended: Ticket[None] = Ticket()
     policies = {"jobs": policy}
@@ -82,22 +93,26 @@ def watch_tree(jobs: SqliteMailbox[str, Any], policy: StallPolicy) -> int:
         scope.spawn(ReaperActor([jobs]))
         scope.spawn(WatchdogActor([root], stall_threshold=THRESHOLD, policies=policies))
         say(server.url)
+        jobs.send("job")
         ended.wait()
     return 0
 
 
 def main() -> int:
     path, how = sys.argv[1:]
-    jobs: SqliteMailbox[str, Any] = SqliteMailbox(path, "jobs")
-    match how:
-        case "serve":
-            return serve_tree(jobs, held=False)
-        case "hold":
-            return serve_tree(jobs, held=True)
-        case "report" | "replace":
-            return watch_tree(jobs, StallPolicy(threshold=THRESHOLD, last=how))
-        case _:
-            raise ValueError(how)
+    real_jobs: SqliteMailbox[str, Any] = SqliteMailbox(path, "jobs")  # the test sends to it, at a time of its own
+    with FakeClock() as clock:
+        match how:
+            case "serve":
+                return serve_tree(real_jobs, held=False)
+            case "hold":
+                return serve_tree(real_jobs, held=True)
+            case "report" | "replace":
+                jobs: SqliteMailbox[str, Any] = SqliteMailbox(path, "watched")
+                SYSTEM.start_thread(lambda: let_time_pass(clock), "time")
+                return watch_tree(jobs, StallPolicy(threshold=THRESHOLD, last=how))
+            case _:
+                raise ValueError(how)
 
 
 if __name__ == "__main__":

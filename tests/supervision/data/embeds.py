@@ -44,7 +44,7 @@ def main() -> None:
 
     near, far = socket.socketpair()
     far.settimeout(0)
-    near.settimeout(5)
+    near.settimeout(60)
     for each in SIGNALS:
         signal.signal(each, mine)
     signal.set_wakeup_fd(far.fileno())
@@ -63,7 +63,7 @@ def main() -> None:
     report = service.run()
 
     at_once = threads()
-    deadline = SYSTEM_CLOCK.monotonic() + 5
+    deadline = SYSTEM_CLOCK.monotonic() + 60
     for other in threading.enumerate():  # one that has done its work may need a moment to be gone
         if f"{other.name}-{other.ident}" not in before:
             other.join(max(0.0, deadline - SYSTEM_CLOCK.monotonic()))

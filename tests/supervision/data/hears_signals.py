@@ -1,8 +1,11 @@
-"""Says what it hears while its main thread is busy as it is told: ``python hears_signals.py <how>``."""
+"""Says what it hears while its main thread is busy as it is told: ``python hears_signals.py <how>``.
+
+The main thread is busy until a byte comes on standard input.
+"""
 
 from __future__ import annotations
 
-import hashlib
+import os
 import signal
 import sys
 import time
@@ -17,17 +20,17 @@ def say(text: str) -> None:
 
 def in_c_code() -> None:
     with SignalRelay(lambda number: say(f"heard {signal.Signals(number).name}")):
+        signal.siginterrupt(signal.SIGTERM, False)  # so that no handler runs before this call returns
         say("ready")
-        hashlib.pbkdf2_hmac("sha512", b"password", b"salt", 3_000_000)
+        os.read(0, 1)
         say("back from C")
 
 
-def in_sleep() -> None:
+def in_a_wait() -> None:
     with SignalRelay(lambda number: say(f"heard {signal.Signals(number).name}")):
         say("ready")
-        nap = time.sleep  # noqa: TID251  a main thread that sleeps is what is tested
-        nap(2)
-        say("back from sleep")
+        os.read(0, 1)
+        say("back from a wait")
 
 
 def as_a_loop() -> None:
@@ -43,10 +46,10 @@ def as_a_loop() -> None:
 def for_ever() -> None:
     with SignalRelay(lambda number: say(f"heard {signal.Signals(number).name}")):
         say("ready")
-        nap = time.sleep  # noqa: TID251  as above
+        nap = time.sleep  # noqa: TID251  a main thread that sleeps is what is tested
         while True:
             nap(60)
 
 
 if __name__ == "__main__":
-    {"c": in_c_code, "sleep": in_sleep, "loop": as_a_loop, "for ever": for_ever}[sys.argv[1]]()
+    {"c": in_c_code, "wait": in_a_wait, "loop": as_a_loop, "for ever": for_ever}[sys.argv[1]]()

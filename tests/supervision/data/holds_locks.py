@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 BODIES = ("ask", "crash", *(f"job {number}" for number in range(8)))
 SHORT = Backoff(minimum=0.001, maximum=0.01)
+#: Real seconds that only matter when a round fails.
+PATIENCE = 60.0
 
 
 def say(**what: object) -> None:
@@ -72,7 +74,7 @@ class Trap:
         if maker == self._maker and self.counts[maker] >= self._number and not self.on_thread:
             self.on_thread = threading.current_thread().name
             os.kill(os.getpid(), signal.SIGTERM)
-            self.heard = self.service._asked.wait_ready(5)
+            self.heard = self.service._asked.wait_ready(PATIENCE)
 
 
 class Work:
@@ -89,14 +91,15 @@ class Work:
         if message.body == "crash" and message.delivery_count == 1:
             raise SystemExit("told to crash")
         if self.pool is not None and self.session is not None and message.body.startswith("job"):
-            self.pool.submit(abs, -1, timeout=5).wait()
-            self.session.dispatch(Done(body=message.body)).wait(5)
+            self.pool.submit(abs, -1, timeout=PATIENCE).wait()
+            self.session.dispatch(Done(body=message.body)).wait(PATIENCE)
         if message.body == "ask" and self.service is not None:
             self.service.ref.subscribe()  # what it is told of takes a lock
             for _ in range(20):
                 self.service.ref.send(HealthCheckRequest()).cancel()  # so that nobody takes the answer
             if self.service.probes is not None:
-                with suppress(OSError), urllib.request.urlopen(f"{self.service.probes.url}/health/ready", timeout=5):  # noqa: S310  our own server
+                url = f"{self.service.probes.url}/health/ready"
+                with suppress(OSError), urllib.request.urlopen(url, timeout=PATIENCE):  # noqa: S310  our own server
                     pass
         self._left.pop()
         if not self._left:
@@ -135,7 +138,7 @@ def serve_tree(path: str, trap: Trap) -> int:
     work.pool = OffloadPool(workers=2, clock=clock)
     with Session.open("count", [COUNT], journal=f"{path}-journal", clock=clock) as work.session:
         trap.service = work.service = service = Service(
-            tree, mailboxes=boxes, pools=[work.pool], health_port=0, clock=clock, shutdown_timeout=10
+            tree, mailboxes=boxes, pools=[work.pool], health_port=0, clock=clock, shutdown_timeout=PATIENCE
         )
         work.done.on_ready(lambda _: service.shut_down())
         return service.run().exit_code
@@ -146,7 +149,7 @@ def run_group(_path: str, trap: Trap) -> int:
     box: InMemoryMailbox[str, Any] = InMemoryMailbox("jobs", clock=clock)
     box.send_many(["job"] * 5)
     work = Work(5)
-    group = LoopGroup(loops=[MailboxLoop(box, work.handle, clock=clock)], clock=clock)
+    group = LoopGroup([MailboxLoop(box, work.handle, clock=clock)], PATIENCE, clock=clock)
     trap.service = group._service
     work.done.on_ready(lambda _: group.shutdown())
     group.run()
@@ -157,7 +160,8 @@ def run_group(_path: str, trap: Trap) -> int:
 def serve_processes(_path: str, trap: Trap) -> int:
     clock = SystemClock(HookedBlocking(on_acquired=trap))
     pool = OffloadPool(workers=1, processes=True, clock=clock)
-    trap.service = service = Service(Supervisor("root", clock=clock), pools=[pool], clock=clock)
+    tree = Supervisor("root", clock=clock)
+    trap.service = service = Service(tree, pools=[pool], clock=clock, shutdown_timeout=PATIENCE)
     service.ref.ready.on_ready(lambda _: pool.submit(abs, -1).on_ready(lambda _: service.shut_down()))
     return service.run().exit_code
 

@@ -1,11 +1,13 @@
-"""Runs a tree beside a main thread that is busy: ``python is_busy.py <service|group> <c|sleep>``."""
+"""Runs a tree beside a main thread that is busy: ``python is_busy.py <service|group> <c|wait>``.
+
+The main thread is busy until a byte comes on standard input.
+"""
 
 from __future__ import annotations
 
-import hashlib
 import os
+import signal
 import sys
-import time
 from typing import TYPE_CHECKING, Any
 
 from loopwarden import ChildSpec, LoopGroup, MailboxLoop, ShutdownCoordinator, Supervisor, Ticket, open_mailbox
@@ -52,12 +54,10 @@ def main() -> None:
 
     thread = SYSTEM.start_thread({"service": run_service, "group": run_group}[what], "beside")
     in_hand.wait()
-    say("ready")
     if how == "c":
-        hashlib.pbkdf2_hmac("sha512", b"password", b"salt", 2_000_000)
-    else:
-        nap = time.sleep  # noqa: TID251  a main thread that sleeps is what is tested
-        nap(2)
+        signal.siginterrupt(signal.SIGTERM, False)  # so that no handler runs before the call below returns
+    say("ready")
+    os.read(0, 1)
     say("back")
     thread.join()
     ShutdownCoordinator.reset()
