@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
 from inspect import signature
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 from urllib.parse import unquote, urlsplit
 from weakref import WeakKeyDictionary
 
@@ -23,8 +24,10 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 _lock = SYSTEM.lock()  # guards _in_memory
-#: What is open, and with which options it was opened, by name; each clock of a test has names of its own.
-_in_memory: WeakKeyDictionary[Clock, dict[str, tuple[InMemoryMailbox[Any, Any], dict[str, Any]]]] = WeakKeyDictionary()
+#: A mailbox, and the options that it was opened with.
+_Opened: TypeAlias = tuple[InMemoryMailbox[Any, Any], dict[str, Any]]
+#: What is open, by name; each clock of a test has names of its own.
+_in_memory: WeakKeyDictionary[Clock, dict[str, _Opened]] = WeakKeyDictionary()
 _DEFAULTS = {name: each.default for name, each in signature(InMemoryMailbox).parameters.items()}
 
 
@@ -77,7 +80,7 @@ def _open_in_memory(name: str, body: Any, options: dict[str, Any]) -> InMemoryMa
     with _lock:
         names = _in_memory.setdefault(current_clock(), {})
         if name not in names or names[name][0].closed:
-            names[name] = (InMemoryMailbox(name, resolver=_find, **asked), asked)
+            names[name] = (InMemoryMailbox(name, resolver=partial(_find, names), **asked), asked)
         known, opened_with = names[name]
         for option, value in asked.items():
             has = opened_with.get(option, _DEFAULTS.get(option))
@@ -88,7 +91,7 @@ def _open_in_memory(name: str, body: Any, options: dict[str, Any]) -> InMemoryMa
         return known
 
 
-def _find(name: str) -> InMemoryMailbox[Any, Any] | None:
+def _find(names: dict[str, _Opened], name: str) -> InMemoryMailbox[Any, Any] | None:
     with _lock:
-        known = _in_memory.get(current_clock(), {}).get(name)
+        known = names.get(name)
         return None if known is None else known[0]

@@ -87,7 +87,7 @@ def stop_during_poll(simulation: Simulation) -> None:
     simulation.start_thread(lambda: jobs.send_many(["a", "b", "c", "d"]), "sender")
     began = simulation.now
     result = loop.send(ShutdownRequest(timeout=30.0)).wait()
-    simulation.settle()
+    simulation.advance(0)
 
     assert result.clean_shutdown
     assert simulation.now - began < 1.0  # the poll of 20 s was woken
@@ -158,7 +158,7 @@ def abandon_during_acknowledge(simulation: Simulation) -> None:
 
     loop = LoopActor.start(MailboxLoop(jobs, handle, concurrency=2))
     simulation.start_thread(lambda: loop.send(AbandonRequest(reason="for a test")).wait(), "watchdog")
-    simulation.settle()
+    simulation.advance(0)
     loop.stop()
     simulation.advance(120)  # longer than any back-off, and shorter than the lease
 
