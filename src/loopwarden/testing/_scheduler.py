@@ -2,7 +2,7 @@
 
 The thread that runs holds the baton. At each point where something could race it draws who goes on, and hands the
 baton over itself; if nobody can go on, time jumps to the next moment for which somebody waits. Only the thread with the
-baton touches what is here, so nothing is guarded by a lock.
+baton touches what is here, so nothing is guarded by a lock but the door: where threads come in from outside.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import logging
+import math
 import sys
 import threading
 import traceback
@@ -31,6 +32,8 @@ __all__ = ["AbandonedError", "DeadlockError", "Scheduler", "Task", "Thing"]
 STUCK = 1.0
 #: Real seconds that threads which the test has left behind have to end.
 LAST_GRACE = 5.0
+#: Real seconds in which nothing happens, after which nobody is expected to come in from outside any more.
+LAST_ARRIVAL = 10.0
 #: How many of the last steps are kept for the story of a run.
 KEPT_STEPS = 20_000
 #: Simulated seconds after which a test that waits without a time-out is told that nothing comes: a week.
@@ -87,9 +90,11 @@ class Task:
         "ended",
         "error",
         "holds",
+        "ident",
         "is_foreign",
         "is_outside",
         "is_switching",
+        "is_waiting",
         "joiners",
         "name",
         "number",
@@ -119,6 +124,10 @@ class Task:
         self.ended = False
         self.is_outside = False
         self.is_switching = False
+        #: Whether it blocks, and nobody has woken it yet.
+        self.is_waiting = False
+        #: Which thread it is, once it has begun.
+        self.ident: int | None = None
         #: How many locks it holds.
         self.holds = 0
         #: Raised in it when it goes on.
@@ -156,6 +165,8 @@ class Scheduler:
         #: True from the end of the simulation on: then nobody waits for anybody.
         self.over = False
         self.tasks: dict[int, Task] = {}
+        #: What threads have raised that nobody has caught.
+        self.errors: list[BaseException] = []
         #: Threads that would not end when the simulation did.
         self.deaf: list[Task] = []
         self._max_steps = max_steps
@@ -165,8 +176,10 @@ class Scheduler:
         self._order = itertools.count()
         self._settlers: list[Task] = []
         self._here = threading.local()
-        self._arrival = threading.Lock()  # released when somebody comes in from outside
-        self._arrival.acquire()
+        self._door = threading.Lock()  # guards _is_idle, over and the way into _ready for those who come in
+        self._is_idle = False  # whether the baton lies at the door: nobody can go on, but somebody may come in
+        self._outside = 0  # how many are outside
+        self._interruption: BaseException | None = None  # what ended the test while it waited
         self._named_steps = -1
         self._waits_since: float | None = None  # the time from which on the test waits, without a time-out
         self.main = Task(next(self._numbers), "the test")
@@ -176,6 +189,7 @@ class Scheduler:
     def adopt_test(self) -> None:
         """Let the calling thread be the test's, and give it the baton."""
         self._here.task = self.main
+        self.main.ident = threading.get_ident()
 
     @property
     def current(self) -> Task | None:
@@ -221,14 +235,17 @@ class Scheduler:
         if task.is_switching:
             raise RuntimeError("a finaliser or a signal handler would have to wait inside of the simulation")
         task.is_switching = True
+        task.is_waiting = True
         task.wait += 1
         task.timed_out = False
-        if deadline is not None:
+        if deadline is not None and deadline != math.inf:
             heapq.heappush(self._sleepers, (deadline, next(self._order), task, task.wait))
         elif task is self.main:
             self._waits_since = self.now
         chosen = self._pick()
-        if chosen is not task:
+        if chosen is None:
+            self._await_turn(task)
+        elif chosen is not task:
             self._hand_over(task, chosen)
         task.is_switching = False
         if task is self.main:
@@ -238,10 +255,14 @@ class Scheduler:
             raise error
         return not task.timed_out
 
-    def wake(self, task: Task) -> None:
-        """Let a thread that blocks go on when its turn comes."""
+    def wake(self, task: Task) -> bool:
+        """Let a thread that blocks go on when its turn comes; false if it does not, or was woken before."""
+        if not task.is_waiting:
+            return False
+        task.is_waiting = False
         task.wait += 1
         self._ready.append(task)
+        return True
 
     def leave(self, task: Task) -> None:
         """Let a thread go that came in for one call; ours stay."""
@@ -255,8 +276,13 @@ class Scheduler:
 
     def settle(self, task: Task) -> None:
         """Run until all others are at rest."""
+        task.verb, task.thing = "waits until all are at rest", ""
         self._settlers.append(task)
-        self.block(task)
+        try:
+            self.block(task)
+        finally:
+            if task in self._settlers:  # it was given up
+                self._settlers.remove(task)
 
     def begin(self, target: Callable[[], object], name: str, place: str) -> Task:
         """Start a thread, which goes on when its turn comes."""
@@ -265,6 +291,7 @@ class Scheduler:
 
         def run() -> None:
             self._here.task = task
+            task.ident = threading.get_ident()
             task.baton.acquire()
             try:
                 if not self.over:
@@ -272,47 +299,71 @@ class Scheduler:
                     target()
             except AbandonedError:
                 pass
+            except BaseException as error:  # noqa: BLE001  raised again at the end, in the test
+                # After the end it is what somebody has made of being abandoned; and a thread may exit.
+                if not self.over and not isinstance(error, SystemExit):
+                    error.add_note(f"raised by the thread {name}")
+                    self.errors.append(error)
             finally:
                 self._end(task)
 
-        if not self.over:
-            self.tasks[task.number] = task
-            self._ready.append(task)
-        thread = task.thread = SystemThread(target=run, name=name, daemon=True)
         if self.over:  # nobody would ever let it begin
             raise RuntimeError(f"the simulation is over: {name} cannot be started")
-        thread.start()
-        self.leave(starter)
+        thread = task.thread = SystemThread(target=run, name=name, daemon=True)
+        self.tasks[task.number] = task
+        self._ready.append(task)
+        try:
+            thread.start()
+        except BaseException:
+            del self.tasks[task.number]
+            self._ready.remove(task)
+            raise
+        finally:
+            self.leave(starter)
         return task
 
     def go_out(self) -> Task | None:
-        """Let the others go on while this thread waits for something outside; `come_back` must follow."""
+        """Let the others go on while this thread waits for something outside; `come_back` must follow.
+
+        What it does here meanwhile, it does as a thread that is not one of ours.
+        """
         task = self.current
         if task is None or self.over or task.is_switching:
             return None
         task.verb, task.thing = "waits outside", ""
+        task.is_switching = True  # whatever interrupts it here has no baton
         task.is_outside = True
-        self._pass_on()
+        self._outside += 1
+        try:
+            self._pass_on()
+        finally:
+            self._here.task = None
+            task.is_switching = False
         return task
 
     def come_back(self, task: Task) -> None:
         """Wait until it is the turn of a thread that was outside."""
+        task.is_switching = True
+        self._here.task = task
         task.is_outside = False
-        if not self.over:
-            self._arrive(task)
+        self._arrive(task)
+        task.is_switching = False
+        self._outside -= 1
         if self.over:
             raise self._left_behind(task)
 
     def end(self) -> None:
         """End the simulation: whoever is left is told to end, one after another."""
-        self.over = True
+        with self._door:
+            self.over = True
         for task in list(self.tasks.values()):
-            if task is self.main or task.is_foreign or task.thread is None:
-                continue
-            if task.is_outside or task.ended:
+            if task is self.main or task.is_outside or task.ended:
                 continue
             if task is not self.running:
                 task.baton.release()
+            if task.thread is None:
+                continue  # not one of ours: it is told, and goes its way
+            if task is not self.running:
                 task.thread.join(LAST_GRACE)
             if task.thread.is_alive():
                 self.deaf.append(task)
@@ -320,8 +371,8 @@ class Scheduler:
 
     # Whose turn it is.
 
-    def _pick(self) -> Task:
-        """Return who goes on after one that cannot, or is gone."""
+    def _pick(self) -> Task | None:
+        """Return who goes on after one that cannot, or is gone; None if that will be whoever comes in next."""
         while True:
             ready = self._ready
             if ready:
@@ -330,9 +381,16 @@ class Scheduler:
                 numbers = [each.number for each in ready]
                 return ready.pop(self.tape.draw(numbers, step=self.steps, can_stay=False))
             if self._settlers:
-                return self._settlers.pop()
-            if not self._jump() and not self._await_arrival():
+                settler = self._settlers.pop()
+                settler.is_waiting = False
+                settler.wait += 1
+                return settler
+            if self._jump():
+                continue
+            if not self._outside:
                 return self._deadlocked()
+            if self._lay_down():
+                return None
 
     def _jump(self) -> bool:
         """Let time pass until the next moment for which somebody waits; false if nobody does."""
@@ -344,8 +402,9 @@ class Scheduler:
         self.now = max(self.now, sleepers[0][0])
         if self._waits_since is not None and self.now > self._waits_since + LONGEST_WAIT:
             self._waits_since = None
-            self.main.error = DeadlockError(f"the test has waited for a simulated week:\n{self.describe()}")
-            self.wake(self.main)
+            error = DeadlockError(f"the test has waited for a simulated week:\n{self.describe()}")
+            if self.wake(self.main):
+                self.main.error = error
             return True
         while sleepers and sleepers[0][0] <= self.now:
             _, _, task, wait = heapq.heappop(sleepers)
@@ -354,14 +413,25 @@ class Scheduler:
                 self.wake(task)
         return True
 
-    def _await_arrival(self) -> bool:
-        """Wait in real time for a thread that is outside; false if there is none, or none comes."""
-        if not any(task.is_outside for task in self.tasks.values()):
-            return bool(self._ready)
-        return self._arrival.acquire(timeout=LAST_GRACE * 2) or bool(self._ready)
+    def _lay_down(self) -> bool:
+        """Leave the baton to whoever comes in next; false if somebody just did."""
+        with self._door:
+            self._is_idle = not self._ready
+            return self._is_idle
+
+    def _pick_up(self) -> bool:
+        """Take the baton if it was laid down."""
+        with self._door:
+            was_idle, self._is_idle = self._is_idle, False
+            return was_idle
 
     def _deadlocked(self) -> Task:
-        self.main.error = DeadlockError(f"nobody can go on, and nobody waits for time:\n{self.describe()}")
+        self.main.error = DeadlockError(
+            f"nobody can go on, and nobody waits for time:\n{self.describe()}"
+            "(a thread that is not of the simulation is waited for with `with simulation.outside():` alone)"
+        )
+        self.main.is_waiting = False
+        self.main.wait += 1
         return self.main
 
     def _give_up(self, task: Task) -> None:
@@ -369,9 +439,8 @@ class Scheduler:
         error = DeadlockError(f"no end after {self.steps} steps, at {self.now:.1f} s:\n{self.describe()}")
         if task is self.main:
             raise error
-        if self.main not in self._ready:
+        if self.wake(self.main):
             self.main.error = error
-            self.wake(self.main)
 
     def _hand_over(self, task: Task, chosen: Task) -> None:
         self.running = chosen
@@ -381,30 +450,45 @@ class Scheduler:
     def _pass_on(self) -> None:
         """Give the baton away for good, or until the thread comes in again."""
         chosen = self._pick()
-        self.running = chosen
-        chosen.baton.release()
+        if chosen is not None:
+            self.running = chosen
+            chosen.baton.release()
 
     def _await_turn(self, task: Task) -> None:
-        if task is self.main:
-            try:
-                while not task.baton.acquire(timeout=STUCK):
-                    self._name_the_stuck()
-            except BaseException:  # a Ctrl-C, or the end of its time: it has no baton, so nothing can go on in order
-                self.over = True
-                task.is_switching = False
-                raise
+        if task is self.main or task.is_foreign:
+            self._await_baton(task)
         else:
             task.baton.acquire()
         if self.over:
             task.is_switching = False
             raise self._left_behind(task)
 
+    def _await_baton(self, task: Task) -> None:
+        """Wait for the baton, and look each second whether it is still on its way."""
+        steps, idle = self.steps, 0.0
+        try:
+            while not task.baton.acquire(timeout=STUCK):
+                if self._is_idle:
+                    idle += STUCK
+                    if task is self.main and idle >= LAST_ARRIVAL and self._pick_up():
+                        self.running = self._deadlocked()
+                        return
+                elif self.steps == steps and not self.over:
+                    self._name_the_stuck()
+                steps = self.steps
+        except BaseException as error:  # a Ctrl-C, or the end of its time: it has no baton, so nothing goes on in order
+            self.over = True
+            self._interruption = error
+            task.is_switching = False
+            raise
+
     def _left_behind(self, task: Task) -> BaseException:
+        if task is self.main and self._interruption is not None:
+            return self._interruption  # what the test does about it must not hide it
         if task is self.main or task.is_foreign:
             return DeadlockError("the simulation is over: nobody is left who could end this wait")
         if task.refuse_to_hear():
             self.deaf.append(task)
-            threading.Lock().acquire()
             task.baton.acquire()  # for ever: it catches whatever is raised in it, and goes on
         mute()
         return AbandonedError()
@@ -416,20 +500,26 @@ class Scheduler:
         if self.over:
             return task
         task.verb, task.thing = verb, thing
+        task.ident = threading.get_ident()
+        task.is_switching = True
         self._here.task = task
         self.tasks[task.number] = task
         self._arrive(task)
+        task.is_switching = False
         self._note(task, verb, thing)
         return task
 
     def _arrive(self, task: Task) -> None:
-        self._ready.append(task)
-        try:  # noqa: SIM105  as in the seam
-            self._arrival.release()
-        except RuntimeError:
-            pass  # somebody else has just arrived
-        task.baton.acquire()
-        self._arrival.acquire(blocking=False)
+        """Wait for the baton, or pick it up if nobody has it."""
+        with self._door:
+            if self.over:
+                return
+            if self._is_idle:
+                self._is_idle = False
+                self.running = task
+                return
+            self._ready.append(task)
+        self._await_baton(task)
 
     def _end(self, task: Task) -> None:
         task.ended = True
@@ -444,14 +534,15 @@ class Scheduler:
     # What happened.
 
     def _note(self, task: Task, verb: str, thing: Thing | str) -> None:
-        key = thing if isinstance(thing, str) else thing.number
+        # Names may be numbered over the whole process: they are not the same in a run that is repeated.
+        key = 0 if isinstance(thing, str) else thing.number
         self.digest = hash((self.digest, task.number, verb, key))
         self.trace.append((task, verb, thing, self.now))
 
     def _name_the_stuck(self) -> None:
         """Say who has run for a real second without coming to a point; once for each."""
         task = self.running
-        if self.steps == self._named_steps or task is self.main:
+        if self.steps == self._named_steps:
             return
         self._named_steps = self.steps
         text = "%s blocks outside of the simulation, which waits for it in real time; it is at\n%s"
@@ -460,9 +551,12 @@ class Scheduler:
     def describe(self) -> str:
         """Return what every thread does."""
         lines: list[str] = []
-        for task in self.tasks.values():
+        for task in list(self.tasks.values()):  # a copy: threads that are not ours come in at any time
             thing = task.thing if isinstance(task.thing, str) else task.thing.name
-            what = f"{task.verb} {thing}" if task is not self.running or task is self.main else "runs"
+            if task.is_waiting or task.is_outside:
+                what = f"{task.verb} {thing}"
+            else:
+                what = "runs" if task is self.running else f"can go on: it {task.verb} {thing}"
             lines.append(f"- {task.name} {what}".rstrip())
             lines.append(stack_of_thread(task))
         return "\n".join(lines)
@@ -470,8 +564,7 @@ class Scheduler:
 
 def stack_of_thread(task: Task) -> str:
     """Return where a thread is, without the frames of the simulation itself."""
-    ident = threading.main_thread().ident if task.thread is None else task.thread.ident
-    frame = None if ident is None else sys._current_frames().get(ident)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  the only way to it
+    frame = None if task.ident is None else sys._current_frames().get(task.ident)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  the only way to it
     return "".join(traceback.format_list(_interesting(frame))) or "    (it has not begun)\n"
 
 

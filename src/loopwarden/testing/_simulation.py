@@ -10,7 +10,7 @@ from collections import deque
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, final
 
-from loopwarden.clock import Timer, TimerThread, use_clock
+from loopwarden.clock import Timer, TimerThread, current_clock, use_clock
 from loopwarden.testing._place import place_of
 from loopwarden.testing._scheduler import Scheduler, Task, Thing
 from loopwarden.testing._tape import Pct, RandomWalk, Tape
@@ -41,6 +41,8 @@ class Simulation:
     go on until that is there. When all are at rest and somebody waits for time, time jumps to the next moment for which
     somebody does. So nothing has to be advanced, and hours pass in a second.
 
+    What a thread raises and nobody catches is raised at the end of the block.
+
     The same seed gives the same run, choice by choice. A run that fails is told by its seed, or by its `tape`.
 
     >>> from loopwarden import LoopActor, MailboxLoop, Ticket, open_mailbox
@@ -56,7 +58,8 @@ class Simulation:
 
     Args:
         seed: What the choices are drawn from.
-        tape: Choices of an earlier run, to repeat it; what comes after its end is not drawn, but always the first.
+        tape: Choices of an earlier run, to repeat it with the same seed, from which back-offs are spread; what comes
+            after its end is not drawn, but always the first.
         strategy: How to draw: ``"random"`` lets any thread go on with the same odds, ``"pct"`` prefers long stretches
             of one thread (see `Pct`), ``"first"`` never interrupts anybody who can go on.
         start: The monotonic time at first.
@@ -79,6 +82,8 @@ class Simulation:
         self._start = start
         self._numbers: dict[str, itertools.count[int]] = {}
         self._dice = itertools.count()
+        #: Whether something was drawn that is not on the tape, but follows from the seed.
+        self.has_rolled_dice = False
         self._timers = TimerThread(self, self.monotonic)
         self._entered = ExitStack()
         self._is_used = False
@@ -88,6 +93,9 @@ class Simulation:
     def __enter__(self) -> Self:
         if self._is_used:
             raise RuntimeError("a simulation can be entered once; make a new one, with the same seed")
+        other = current_clock()
+        if other.blocking.is_virtual:
+            raise RuntimeError(f"there is a simulation around this one already, and one alone can be: {other!r}")
         self._is_used = True
         self.scheduler.adopt_test()
         self._entered.enter_context(use_clock(self))
@@ -98,6 +106,8 @@ class Simulation:
     ) -> None:
         self._entered.close()
         self.scheduler.end()
+        if self.scheduler.errors and error is None:
+            raise self.scheduler.errors[0]
 
     # For tests.
 
@@ -131,6 +141,7 @@ class Simulation:
             raise ValueError(f"time does not run backwards: advance({seconds!r})")
         task = self._task()
         self.scheduler.settle(task)
+        task.verb, task.thing = "lets time pass", ""
         self.scheduler.block(task, self.now + seconds)
         self.scheduler.settle(task)
 
@@ -140,7 +151,7 @@ class Simulation:
 
     def threads(self) -> list[str]:
         """Return the names of the threads that have not ended, without the test's own, each with where it was made."""
-        tasks = self.scheduler.tasks.values()
+        tasks = list(self.scheduler.tasks.values())
         return [f"{task.name}, started {task.place}" for task in tasks if task is not self.scheduler.main]
 
     def story(self, last: int = 12) -> str:
@@ -225,6 +236,7 @@ class Simulation:
 
     def dice(self) -> random.Random:
         """Return a source of numbers of its own for each who asks, the same in each run."""
+        self.has_rolled_dice = True
         return random.Random(f"{self.seed}-{next(self._dice)}")  # noqa: S311  chance that can be repeated, no secret
 
     def _name(self, kind: str) -> tuple[int, str]:
@@ -272,8 +284,12 @@ class _Thread:
         scheduler = self._scheduler
         me = scheduler.point("waits for the end of", self.name)
         if not self._task.ended:
+            me.verb, me.thing = "waits for the end of", self.name
             self._task.joiners.append(me)
-            scheduler.block(me, None if timeout is None else scheduler.now + timeout)
+            try:
+                scheduler.block(me, None if timeout is None else scheduler.now + timeout)
+            finally:
+                self._task.joiners.remove(me)
         scheduler.leave(me)
 
 
@@ -293,7 +309,12 @@ class _Lock(Thing):
         while self._owner is not None:
             task.verb, task.thing = "waits for", self
             self._waiting.append(task)
-            self._scheduler.block(task)
+            try:
+                self._scheduler.block(task)
+            except BaseException:
+                if task in self._waiting:
+                    self._waiting.remove(task)
+                raise
         self._owner = task
         task.holds += 1
         return True
@@ -325,10 +346,8 @@ class _Gate(Thing):
 
     def open(self, opener: object = None, /) -> None:  # noqa: ARG002  see Gate.open
         task = self._scheduler.point("opens", self)
-        if self._waiting:
-            self._scheduler.wake(self._waiting.pop(0))
-        else:
-            self._is_open = True
+        # One whose time is over has been woken already, and will not take it.
+        self._is_open = not any(map(self._scheduler.wake, self._waiting))
         if task.is_foreign:
             self._scheduler.leave(task)
 
