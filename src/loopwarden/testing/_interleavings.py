@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, final
 
 from loopwarden.clock import SYSTEM_CLOCK
+from loopwarden.testing._crash import SimulatedCrash
+from loopwarden.testing._hang_guard import HangError
 from loopwarden.testing._simulation import Simulation
 from loopwarden.testing._tape import next_schedule
 
@@ -52,7 +54,7 @@ def interleavings(
         seeds: These seeds instead.
         preemptions: Instead of drawing, every order in which threads that could go on are interrupted at most that
             many times, up to ``runs`` of them.
-        tape: This order alone, as a failure has told it.
+        tape: This order alone, as a failure has told it, with the first of ``seeds`` for what else is drawn.
         strategy: How to draw, see `Simulation`.
     """
 
@@ -82,7 +84,7 @@ def _simulations(
     runs: int, seeds: Iterable[int] | None, tape: Sequence[int] | None, strategy: Literal["random", "pct"]
 ) -> Iterator[Simulation]:
     if tape is not None:
-        yield Simulation(tape=tape)
+        yield Simulation(0 if seeds is None else next(iter(seeds)), tape=tape)
         return
     for seed in range(runs) if seeds is None else seeds:
         yield Simulation(seed, strategy=strategy)
@@ -108,13 +110,21 @@ def _attempt(body: Callable[[Simulation], None], simulation: Simulation) -> None
     try:
         with simulation:
             body(simulation)
-    except Exception as error:
-        error.add_note(_explain(body, simulation, error))
+    except HangError:
+        raise  # nobody would end it another time
+    except BaseException as error:
+        if _is_failure(error):
+            error.add_note(_explain(body, simulation, error))
         raise
 
 
-def _explain(body: Callable[[Simulation], None], failed: Simulation, error: Exception) -> str:
-    again, raised = _run(body, failed.tape)
+def _is_failure(error: BaseException) -> bool:
+    # By name: what pytest raises for a failure is no Exception either, and we do not need pytest.
+    return isinstance(error, Exception | SimulatedCrash) or type(error).__name__ == "Failed"
+
+
+def _explain(body: Callable[[Simulation], None], failed: Simulation, error: BaseException) -> str:
+    again, raised = _run(body, failed.tape, failed.seed)
     if type(raised) is not type(error) or again.scheduler.digest != failed.scheduler.digest:
         what = "raised nothing" if raised is None else f"raised {raised!r}"
         return (
@@ -122,26 +132,31 @@ def _explain(body: Callable[[Simulation], None], failed: Simulation, error: Exce
             f"{again.steps} instead of {failed.steps} steps, so something in the test depends on more than them.\n"
             f"{failed.story()}"
         )
-    short = _shrink(body, failed.tape, type(error))
-    told, _ = _run(body, short)
+    short = _shrink(body, failed, type(error))
+    told, _ = _run(body, short, failed.seed)
+    seeds = f", seeds=[{failed.seed!r}]" if told.has_rolled_dice and failed.seed != 0 else ""
     return (
         f"in the simulation of seed {failed.seed!r}, each time that it is repeated. The shortest order that fails, "
         f"{len(short)} choices instead of {len(failed.tape)}:\n{told.story()}\nTo repeat it:\n"
-        f"    @interleavings(tape={short})"
+        f"    @interleavings(tape={short}{seeds})"
     )
 
 
-def _run(body: Callable[[Simulation], None], tape: Sequence[int]) -> tuple[Simulation, Exception | None]:
-    simulation = Simulation(tape=tape)
+def _run(
+    body: Callable[[Simulation], None], tape: Sequence[int], seed: int | str
+) -> tuple[Simulation, BaseException | None]:
+    simulation = Simulation(seed, tape=tape)
     try:
         with simulation:
             body(simulation)
-    except Exception as error:  # noqa: BLE001  it is what we look for
-        return simulation, error
+    except BaseException as error:
+        if not _is_failure(error):
+            raise
+        return simulation, error  # it is what we look for
     return simulation, None
 
 
-def _shrink(body: Callable[[Simulation], None], tape: list[int], kind: type[Exception]) -> list[int]:
+def _shrink(body: Callable[[Simulation], None], failed: Simulation, kind: type[BaseException]) -> list[int]:
     """Return the shortest tape found that still fails like this, with as many zeros as possible."""
     deadline = SYSTEM_CLOCK.monotonic() + SHRINK_SECONDS
     left = SHRINK_RUNS
@@ -151,9 +166,9 @@ def _shrink(body: Callable[[Simulation], None], tape: list[int], kind: type[Exce
         if left <= 0 or SYSTEM_CLOCK.monotonic() > deadline:
             return False
         left -= 1
-        return type(_run(body, candidate)[1]) is kind
+        return type(_run(body, candidate, failed.seed)[1]) is kind
 
-    best = _stripped(tape)
+    best = _stripped(failed.tape)
     while len(best) > 1 and fails(best[: len(best) // 2]):
         best = _stripped(best[: len(best) // 2])
     size = max(1, len(best) // 2)

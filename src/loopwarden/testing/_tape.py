@@ -11,6 +11,10 @@ if TYPE_CHECKING:
 __all__ = ["Draw", "Pct", "RandomWalk", "Strategy", "Tape", "next_schedule"]
 
 
+#: From the race of two threads to a system that runs for hours.
+_LENGTHS = (20, 100, 500, 2_500, 12_500)
+
+
 class Strategy(Protocol):
     """Decides what is not on the tape yet."""
 
@@ -49,12 +53,16 @@ class Pct:
     Args:
         seed: The same seed gives the same choices.
         depth: How many steps must come in the right order for what is looked for.
-        length: About how many steps a run has.
+        length: About how many steps a run has; drawn too if it is not known, so that some seeds fit any run.
     """
 
-    def __init__(self, seed: int | str, depth: int = 3, length: int = 1_000) -> None:
+    def __init__(self, seed: int | str, depth: int = 3, length: int | None = None) -> None:
         self._dice = random.Random(seed)  # noqa: S311  as above
-        self._changes = {self._dice.randrange(length): -1 - each for each in range(depth - 1)}
+        if length is None:
+            length = self._dice.choice(_LENGTHS)
+        # The next one last. Not every step has a choice: one that is passed over counts at the next choice.
+        self._changes = sorted((self._dice.randrange(length) for _ in range(depth - 1)), reverse=True)
+        self._lowest = 0.0
         self._priorities: dict[int, float] = {}
 
     def choose(self, candidates: Sequence[int], step: int) -> int:
@@ -62,8 +70,10 @@ class Pct:
         for each in candidates:
             if each not in self._priorities:
                 self._priorities[each] = self._dice.random()
-        if step in self._changes:
-            self._priorities[candidates[0]] = float(self._changes[step])
+        while self._changes and step >= self._changes[-1]:
+            self._changes.pop()
+            self._lowest -= 1.0
+            self._priorities[candidates[0]] = self._lowest
         return max(range(len(candidates)), key=lambda index: self._priorities[candidates[index]])
 
     def chance(self, options: int) -> int:
