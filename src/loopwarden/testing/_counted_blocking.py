@@ -97,17 +97,19 @@ class CountedBlocking:
 
     @contextmanager
     def outside(self) -> Generator[None, None, None]:
-        """Count this thread as at rest for a ``with`` block."""
+        """Count this thread as at rest for a ``with`` block, whatever it waits for in there."""
         counted = _counted_here()
         if counted is None:
             yield
             return
         seam, number = counted
+        _here.counted = None
         seam.rest(number)
         try:
             yield
         finally:
             seam.resume(number)
+            _here.counted = counted
 
     def wait_rest(self, patience: float) -> None:
         """Block until all threads but this one are at rest.
