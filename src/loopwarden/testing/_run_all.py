@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, final
+
+from loopwarden.errors import ReceiptHandleExpiredError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,7 +41,8 @@ def run_all(
     """Work off everything that can be received; return what became of each message, in the order of their first try.
 
     It does what a `MailboxLoop` does with a message, without threads and without waiting: one whose handler raises is
-    tried again at once, until it is done or a dead letter. What the handler sends to the mailbox is worked off too.
+    tried again at once, until it is done or a dead letter. What the handler sends to the mailbox is worked off too. One
+    that the handler puts back unstarted stays where it is, or it would come for ever.
 
     >>> from loopwarden import open_mailbox
     >>> jobs = open_mailbox("memory://numbers", max_deliveries=2)
@@ -51,19 +55,28 @@ def run_all(
         mailbox: Where they are.
         handler: As for a `MailboxLoop`.
         attempts: How often each is tried; as often as the mailbox allows if not given.
+
+    Raises:
+        BaseException: what the handler raises, if it is no ``Exception``: that ends a loop too. The message is given
+            back.
     """
     outcomes: dict[str, Outcome] = {}
+    deliveries: dict[str, int] = {}
     held: list[Message[T, R]] = []
-    while messages := mailbox.receive():
-        for message in messages:
-            known = outcomes.get(message.id)
-            calls = 0 if known is None else known.calls
-            if attempts is not None and calls >= attempts:
-                held.append(message)  # given back at the end, or it would be received again and again
-                continue
-            outcomes[message.id] = _try(mailbox, message, handler, calls + 1)
-    for message in held:
-        message.put_back()
+    try:
+        while messages := mailbox.receive():
+            for message in messages:
+                known = outcomes.get(message.id)
+                calls = 0 if known is None else known.calls
+                was_put_back = deliveries.get(message.id, 0) >= message.delivery_count
+                if was_put_back or (attempts is not None and calls >= attempts):
+                    held.append(message)  # given back at the end, or it would be received again and again
+                    continue
+                deliveries[message.id] = message.delivery_count
+                outcomes[message.id] = _try(mailbox, message, handler, calls + 1)
+    finally:
+        for message in held:
+            message.put_back()
     return list(outcomes.values())
 
 
@@ -73,13 +86,17 @@ def _try(
     error: BaseException | None = None
     try:
         handler(message)
-    except Exception as raised:  # noqa: BLE001  as a loop does
-        error = raised
-        if not message.is_finalized:
-            message.nack(error=repr(raised))
-    else:
         if not message.is_finalized:
             message.acknowledge()
+    except ReceiptHandleExpiredError as raised:
+        error = raised  # it has lost the message, which comes again
+    except BaseException as raised:
+        error = raised
+        if not message.is_finalized:
+            with suppress(ReceiptHandleExpiredError):
+                message.nack(error=repr(raised))
+        if not isinstance(raised, Exception):
+            raise
     if mailbox.dead_letters.get(message.id) is not None:
         fate: Literal["done", "failed", "dead"] = "dead"
     else:
