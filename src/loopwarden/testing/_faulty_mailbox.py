@@ -66,8 +66,10 @@ class FaultyMailbox(Generic[T, R]):
         """
         message_id = message if isinstance(message, str) else message.id
         held, _ = self._held.pop(message_id)
-        held.courier.settle_extend(cast("Any", held), 0)
+        courier = held.courier.inner if isinstance(held.courier, _Watching) else held.courier
+        courier.settle_extend(cast("Any", held), 0)  # also while the broker is away: leases end without a connection
         self._mailbox.reap()
+        self._look_for_letters()
 
     # What becomes of messages.
 
@@ -158,16 +160,20 @@ class FaultyMailbox(Generic[T, R]):
     def wait_visible(self, timeout: float, token: Token | None = None) -> bool:
         """Wait until something can be received."""
         self._check()
-        return cast("Any", self._mailbox).wait_visible(timeout, token)  # type: ignore[no-any-return]
+        return cast("Any", self._mailbox).wait_visible(timeout, token)  # type: ignore[no-any-return]  # not every mailbox has it
 
     def acknowledge_many(self, messages: Iterable[Message[T, R]]) -> list[Message[T, R]]:
         """Acknowledge all in one step; return those that were over."""
         self._check()
         wanted = list(messages)
-        for message in wanted:
-            if isinstance(message.courier, _Watching):
-                message.courier = message.courier.inner
-        late = self._mailbox.acknowledge_many(wanted)
+        watching = [(message, message.courier) for message in wanted if isinstance(message.courier, _Watching)]
+        for message, courier in watching:
+            message.courier = courier.inner  # by which the mailbox knows its own
+        try:
+            late = self._mailbox.acknowledge_many(wanted)
+        finally:
+            for message, courier in watching:
+                message.courier = courier
         for message in wanted:
             if message not in late:
                 self.note_acknowledged(message.id)
