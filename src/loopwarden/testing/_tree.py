@@ -20,7 +20,7 @@ def draw_tree(root: SupervisorRef) -> str:
 
     Nobody is asked, so it works whatever hangs: it shows what each supervisor has last made known.
     """
-    return "\n".join([root.name, *_lines(root, 1, with_hands=True)])
+    return "\n".join([root.name, *_lines(root, 1, is_drawn=True)])
 
 
 def assert_tree(root: SupervisorRef, expected: str) -> None:
@@ -39,20 +39,21 @@ def assert_tree(root: SupervisorRef, expected: str) -> None:
     Raises:
         AssertionError: if it looks different.
     """
-    root.children()  # whatever it was told before is done
-    actual = [root.name, *_lines(root, 1, with_hands=False)]
+    actual = [root.name, *_lines(root, 1, is_drawn=False)]
     wanted = [line.rstrip() for line in textwrap.dedent(expected).strip().splitlines()]
     if actual != wanted:
         difference = "\n".join(difflib.ndiff(wanted, actual))
         raise AssertionError(f"the tree is not as expected (- expected, + found):\n{difference}")
 
 
-def _lines(root: SupervisorRef, level: int, *, with_hands: bool) -> list[str]:
+def _lines(root: SupervisorRef, level: int, *, is_drawn: bool) -> list[str]:
+    # Asked, where that is allowed: then whatever it was told before is done, and the children are in their order.
+    places = {} if is_drawn else {child.id: place for place, child in enumerate(root.children())}
     lines: list[str] = []
-    for child, state, ref in root.glimpse():
-        lines.append(f"{'  ' * level}{child}: {state.value}{_hands(ref) if with_hands else ''}")
+    for child, state, ref in sorted(root.glimpse(), key=lambda each: places.get(each[0], len(places))):
+        lines.append(f"{'  ' * level}{child}: {state.value}{_hands(ref) if is_drawn else ''}")
         if isinstance(ref, SupervisorRef):
-            lines += _lines(ref, level + 1, with_hands=with_hands)
+            lines += _lines(ref, level + 1, is_drawn=is_drawn)
     return lines
 
 
