@@ -5,21 +5,23 @@ It is no part of the package, whose import alone would bring Pykka and pydantic 
 
 from __future__ import annotations
 
-import sys
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
+    from contextlib import AbstractContextManager
 
     from loopwarden.supervision import SupervisorRef
     from loopwarden.testing import FakeClock, FaultyMailbox, Probe, Simulation
 
-_OURS = {"simulation", "fake_clock", "warden", "mailbox", "probe"}
 _HANG = "loopwarden_hang_timeout"
 _SEED = "loopwarden_seed"
 _failed = pytest.StashKey[bool]()
+_NO_FAILURES = (pytest.skip.Exception, pytest.xfail.Exception, KeyboardInterrupt)
+_used = pytest.StashKey[bool]()  # whether a test uses a fixture of ours, and not somebody else's of the same name
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -33,24 +35,31 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "simulation(seed): the seed of Loopwarden's fixture `simulation` for this test")
 
 
-def _is_ours(item: pytest.Item) -> bool:
-    # Somebody else's fixture may be called like one of ours: then nothing of ours has been imported.
-    return bool(_OURS & set(getattr(item, "fixturenames", ()))) and "loopwarden.testing" in sys.modules
-
-
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, None]:
     """End a test of ours that hangs."""
-    if not _is_ours(item):
-        yield
-        return
-    from loopwarden.testing import hang_guard  # noqa: PLC0415  see above
-
-    with hang_guard(float(item.config.getini(_HANG))):
+    with _guard(item):
         outcome = yield
+        if _used not in item.stash:
+            return
         item.stash[_failed] = outcome.excinfo is not None
         if outcome.excinfo is not None:
             _add_story(outcome.excinfo[1])
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, Any, None]:
+    """End what a test of ours waits for at its end, if that hangs."""
+    with _guard(item):
+        yield
+
+
+def _guard(item: pytest.Item) -> AbstractContextManager[object]:
+    if _used not in item.stash:
+        return nullcontext()
+    from loopwarden.testing import hang_guard  # noqa: PLC0415  see above
+
+    return hang_guard(float(item.config.getini(_HANG)))
 
 
 def _add_story(error: BaseException) -> None:
@@ -58,12 +67,16 @@ def _add_story(error: BaseException) -> None:
     from loopwarden.testing import Simulation  # noqa: PLC0415  see above
 
     simulation = current_clock()
-    if isinstance(simulation, Simulation) and isinstance(error, Exception):
+    if isinstance(simulation, Simulation) and not isinstance(error, _NO_FAILURES):
         error.add_note(f"in the simulation of seed {simulation.seed!r}:\n{simulation.story()}")
 
 
 def _has_failed(request: pytest.FixtureRequest) -> Callable[[], bool]:
     return lambda: request.node.stash.get(_failed, False)
+
+
+def _seed_of(seed: int | str) -> int | str:
+    return seed
 
 
 @pytest.fixture
@@ -72,7 +85,8 @@ def simulation(request: pytest.FixtureRequest) -> Iterator[Simulation]:
     from loopwarden.testing import _fixtures  # noqa: PLC0415  see above
 
     marker = request.node.get_closest_marker("simulation")
-    seed = int(request.config.getini(_SEED)) if marker is None else marker.args[0]
+    seed = int(request.config.getini(_SEED)) if marker is None else _seed_of(*marker.args, **marker.kwargs)
+    request.node.stash[_used] = True
     with _fixtures.checked_simulation(seed, _has_failed(request)) as simulation:
         yield simulation
 
@@ -82,18 +96,19 @@ def fake_clock(request: pytest.FixtureRequest) -> Iterator[FakeClock]:
     """A clock that stands still until it is advanced, for threads that truly race; leaks make the test fail."""
     from loopwarden.testing import _fixtures  # noqa: PLC0415  see above
 
+    request.node.stash[_used] = True
     with _fixtures.checked_fake_clock(_has_failed(request)) as clock:
         yield clock
 
 
 @pytest.fixture
-def _time(request: pytest.FixtureRequest) -> None:
+def _loopwarden_time(request: pytest.FixtureRequest) -> None:
     """Simulated time for what needs one, unless the test asks for a `fake_clock`."""
     request.getfixturevalue("fake_clock" if "fake_clock" in request.fixturenames else "simulation")
 
 
 @pytest.fixture
-def warden(request: pytest.FixtureRequest, _time: None) -> Iterator[SupervisorRef]:
+def warden(request: pytest.FixtureRequest, _loopwarden_time: None) -> Iterator[SupervisorRef]:
     """A supervisor in simulated time, shut down and checked after the test."""
     from loopwarden.testing import _fixtures  # noqa: PLC0415  see above
 
@@ -102,7 +117,7 @@ def warden(request: pytest.FixtureRequest, _time: None) -> Iterator[SupervisorRe
 
 
 @pytest.fixture
-def mailbox(_time: None) -> Iterator[FaultyMailbox[Any, Any]]:
+def mailbox(_loopwarden_time: None) -> Iterator[FaultyMailbox[Any, Any]]:
     """A mailbox in simulated time, which can be made to fail."""
     from loopwarden.testing import _fixtures  # noqa: PLC0415  see above
 
@@ -111,7 +126,7 @@ def mailbox(_time: None) -> Iterator[FaultyMailbox[Any, Any]]:
 
 
 @pytest.fixture
-def probe(request: pytest.FixtureRequest, _time: None) -> Iterator[Probe]:
+def probe(request: pytest.FixtureRequest, _loopwarden_time: None) -> Iterator[Probe]:
     """An actor that writes down what it is told."""
     from loopwarden.testing import Probe  # noqa: PLC0415  see above
 

@@ -18,6 +18,8 @@ from loopwarden.testing import FakeClock, wait_no_threads  # noqa: E402  as abov
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytest_plugins = ["pytester"]
+
 
 @pytest.fixture(autouse=True)
 def nothing_is_left_behind() -> Iterator[None]:

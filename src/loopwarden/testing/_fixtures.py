@@ -11,14 +11,13 @@ from loopwarden.mailbox import InMemoryMailbox
 from loopwarden.supervision import Supervisor
 from loopwarden.testing._fake_clock import FakeClock
 from loopwarden.testing._faulty_mailbox import FaultyMailbox
-from loopwarden.testing._leaks import LeakError, find_leaks
+from loopwarden.testing._leaks import LeakError, find_leaks, standing
 from loopwarden.testing._simulation import Simulation
-from loopwarden.testing._threads import our_threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from loopwarden._blocking import SystemThread
+    from loopwarden._blocking import Blocking
     from loopwarden.supervision import SupervisorRef
 
 __all__ = ["checked_fake_clock", "checked_simulation", "open_mailbox_for_test", "open_warden"]
@@ -27,30 +26,30 @@ _mailboxes: list[FaultyMailbox[Any, Any]] = []
 
 
 @contextmanager
-def checked_simulation(seed: int, has_failed: Callable[[], bool]) -> Generator[Simulation, None, None]:
+def checked_simulation(seed: int | str, has_failed: Callable[[], bool]) -> Generator[Simulation, None, None]:
     """Give a simulation that complains about what is left behind at its end, unless the test has failed anyway."""
-    before = our_threads()
+    before = standing()
     with Simulation(seed) as simulation:
         yield simulation
         if not has_failed():
             simulation.settle()  # whoever is about to end has ended
-            _complain(before, simulation)
+            _complain(before, simulation, simulation)
     _mailboxes.clear()
 
 
 @contextmanager
 def checked_fake_clock(has_failed: Callable[[], bool]) -> Generator[FakeClock, None, None]:
     """Give a clock that complains likewise."""
-    before = our_threads()
+    before = standing()
     with FakeClock() as clock:
         yield clock
         if not has_failed():
-            _complain(before, None)
+            _complain(before, None, clock.blocking)
     _mailboxes.clear()
 
 
-def _complain(before: list[SystemThread], simulation: Simulation | None) -> None:
-    leaks = find_leaks(before=before, simulation=simulation, mailboxes=_mailboxes)
+def _complain(before: list[object], simulation: Simulation | None, seam: Blocking) -> None:
+    leaks = find_leaks(before=before, simulation=simulation, mailboxes=_mailboxes, seam=seam)
     _mailboxes.clear()
     if leaks:
         raise LeakError("the test has left behind:\n" + "\n".join(f"- {each}" for each in leaks))

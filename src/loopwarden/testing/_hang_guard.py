@@ -41,7 +41,11 @@ def hang_guard(seconds: float) -> Generator[None, None, None]:
         return
 
     def hang(_number: int, _frame: FrameType | None) -> None:
-        raise HangError(f"the test has not ended after {seconds:g} real seconds\n{describe_everything()}")
+        try:
+            told = describe_everything()
+        except BaseException as error:  # noqa: BLE001  whatever cannot be told, the test must end
+            told = f"({error!r} while telling what it does)"
+        raise HangError(f"the test has not ended after {seconds:g} real seconds\n{told}")
 
     signal.signal(signal.SIGALRM, hang)
     signal.setitimer(signal.ITIMER_REAL, seconds)

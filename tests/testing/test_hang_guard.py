@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import signal
+import threading
+from typing import Any
+
+import pytest
+
+from loopwarden import ChildSpec, LoopActor, MailboxLoop, Supervisor, Ticket, open_mailbox
+from loopwarden._blocking import SYSTEM
+from loopwarden.mailbox import InMemoryMailbox
+from loopwarden.testing import HangError, Hold, ProbeLoop, Simulation, _hang_guard, hang_guard, wait_no_threads
+
+
+def hang() -> None:
+    threading.Semaphore(0).acquire(timeout=60)
+
+
+def test_hang_guard_ends_a_block_that_hangs() -> None:
+    with pytest.raises(HangError, match=r"not ended after 0.05 real seconds") as raised, hang_guard(0.05):
+        hang()
+
+    assert "threads:" in str(raised.value)
+    assert "in hang" in str(raised.value)
+
+
+def test_hang_guard_leaves_a_block_that_ends_alone() -> None:
+    with hang_guard(60):
+        pass
+
+    assert signal.getsignal(signal.SIGALRM) == signal.SIG_DFL
+    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
+
+
+def test_hang_guard_leaves_the_alarm_to_who_has_it() -> None:
+    heard: list[int] = []
+    kept = signal.signal(signal.SIGALRM, lambda number, _: heard.append(number))
+    try:
+        with hang_guard(0.01):
+            mine = signal.getsignal(signal.SIGALRM)
+            signal.raise_signal(signal.SIGALRM)
+    finally:
+        signal.signal(signal.SIGALRM, kept)
+
+    assert heard == [signal.SIGALRM]
+    assert callable(mine)
+
+
+def test_hang_guard_does_nothing_on_other_threads() -> None:
+    done: Ticket[Any] = Ticket()
+
+    def work() -> None:
+        with hang_guard(60):
+            done.complete(signal.getsignal(signal.SIGALRM))
+
+    SYSTEM.start_thread(work, "worker")
+
+    assert done.wait(timeout=60) == signal.SIG_DFL
+
+
+def test_hang_guard_tells_the_tree_the_loops_and_the_stacks() -> None:
+    jobs: InMemoryMailbox[str, Any] = InMemoryMailbox("jobs")
+    with Hold() as hold:
+        spec = ChildSpec(id="resize", start=lambda: MailboxLoop(jobs, lambda _: hold()))
+        with Supervisor.open("media", children=[spec]) as media:
+            alone = LoopActor.start(ProbeLoop(), name="alone")
+            message_id = jobs.send("a picture")
+            hold.wait_reached()
+            with pytest.raises(HangError) as raised, hang_guard(0.05):
+                hang()
+            hold.release()
+            alone.stop()
+            del media
+
+    told = str(raised.value)
+    assert f"the tree:\nmedia\n  resize: up, running, with {message_id} (delivery 1) in hand\n" in told
+    assert "loops without a supervisor:\nalone: running\n" in told
+    assert "loops without a supervisor:\nalone: running\nthreads:" in told
+    assert "_hold.py" in told
+
+
+def test_hang_guard_ends_a_simulation_in_which_a_handler_blocks_outside() -> None:
+    real = threading.Lock()
+    real.acquire()
+
+    def block_outside(_: object) -> None:
+        real.acquire(timeout=60)
+
+    with pytest.raises(HangError) as raised, Simulation():  # noqa: PT012  it is what is tested
+        jobs = open_mailbox("memory://jobs", body=str)
+        with Supervisor.open(
+            "media", children=[ChildSpec(id="resize", start=lambda: MailboxLoop(jobs, block_outside))]
+        ):
+            jobs.send("a picture")
+            with hang_guard(0.2):
+                Ticket[None]().wait()
+    real.release()
+
+    told = str(raised.value)
+    assert "the tree:\nmedia\n  resize: up, running" in told
+    assert "block_outside" in told
+    assert "- the test " in told
+    assert "- resize-worker runs" in told
+    assert not wait_no_threads()
+
+
+def test_hang_guard_ends_the_block_even_if_it_cannot_tell_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> str:
+        raise RuntimeError("not now")
+
+    monkeypatch.setattr(_hang_guard, "describe_everything", fail)
+
+    with pytest.raises(HangError, match="RuntimeError"), hang_guard(0.05):
+        hang()

@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pykka
+import pytest
+
+from loopwarden import ChildSpec, LoopActor, MailboxLoop, ShutdownRequest
+from loopwarden._blocking import SYSTEM
+from loopwarden.mailbox import InMemoryMailbox
+from loopwarden.testing import FaultyMailbox, Hold, LeakError, Probe, ProbeLoop, Simulation, find_leaks
+from loopwarden.testing import _leaks as module
+from loopwarden.testing._fixtures import (
+    checked_fake_clock,
+    checked_simulation,
+    open_mailbox_for_test,
+    open_warden,
+)
+from loopwarden.testing._leaks import standing
+
+if TYPE_CHECKING:
+    from loopwarden.testing import FakeClock
+
+
+def passed() -> bool:
+    return False
+
+
+def failed() -> bool:
+    return True
+
+
+def test_find_leaks_finds_nothing_where_nothing_is_left() -> None:
+    before = standing()
+    with Simulation() as simulation:
+        with Probe() as probe:
+            probe.ref.ask("something")
+        simulation.settle()
+
+        assert find_leaks(before=before, simulation=simulation) == []
+
+
+def test_find_leaks_names_threads_and_actors_with_where_they_were_made() -> None:
+    before = standing()
+    with Simulation() as simulation:
+        jobs: InMemoryMailbox[str, Any] = InMemoryMailbox("jobs")
+        forgotten = LoopActor.start(MailboxLoop(jobs, lambda _: None), name="forgotten")
+        simulation.settle()
+
+        leaks = find_leaks(before=before, simulation=simulation)
+        forgotten.stop()
+
+    assert any(each.startswith("thread forgotten") and "test_leaks.py:" in each for each in leaks)
+    assert any(each.startswith("actor forgotten") or "forgotten" in each for each in leaks if "actor " in each)
+
+
+def test_find_leaks_names_leases_and_where_they_were_received() -> None:
+    with Simulation() as simulation:
+        inner: InMemoryMailbox[Any, Any] = InMemoryMailbox("jobs")
+        mailbox = FaultyMailbox(inner)
+        mailbox.send("a picture")
+        [message] = mailbox.receive()
+
+        [leak] = find_leaks(before=standing(), simulation=simulation, mailboxes=[mailbox])
+
+    assert leak.startswith(f"lease of 'jobs': <Message {message.id}, delivery 1>, received at ")
+    assert "test_leaks.py:" in leak
+
+
+def test_find_leaks_names_requests_that_were_never_answered() -> None:
+    with Simulation() as simulation, Hold() as hold:
+        loop = ProbeLoop(hold)
+        ref = LoopActor.start(loop, name="busy")
+        loop.feed("a body")
+        ticket = ref.send(ShutdownRequest(timeout=3_600))
+
+        leaks = find_leaks(before=standing(), simulation=simulation)
+        hold.release()
+        ticket.wait()
+
+    assert "ticket for ShutdownRequest to busy, which was never answered" in [
+        each.replace(str(ref), "busy") for each in leaks
+    ]
+
+
+def test_find_leaks_leaves_alone_what_was_there_before(clock: FakeClock) -> None:
+    class Plain(pykka.ThreadingActor):
+        pass
+
+    real = threading.Lock()
+    real.acquire()
+    plain = Plain.start()
+    thread = SYSTEM.start_thread(lambda: real.acquire(timeout=60), "older")
+    older = ProbeLoop(clock=clock)
+    actor = LoopActor.start(older, clock=clock)
+    ticket = actor.send(ShutdownRequest(timeout=3_600))
+    before = standing()
+    with Simulation() as simulation:
+        in_simulation = find_leaks(before=before, simulation=simulation)
+    elsewhere = find_leaks(before=before, seam=SYSTEM)
+    real.release()
+    plain.stop()
+    ticket.wait(timeout=60)
+    thread.join(60)
+
+    assert in_simulation == []
+    assert elsewhere == []
+
+
+def test_find_leaks_waits_for_threads_that_are_about_to_end() -> None:
+    real = threading.Lock()
+    real.acquire()
+    SYSTEM.start_thread(lambda: real.acquire(timeout=60), "older")
+    before = standing()
+    ticket = threading.Lock()
+    ticket.acquire()
+    SYSTEM.start_thread(lambda: ticket.acquire(timeout=60), "ending")
+    ticket.release()
+
+    leaks = find_leaks(before=before)
+    real.release()
+
+    assert leaks == []
+
+
+def test_find_leaks_names_threads_that_do_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LAST_GRACE", 0.01)
+    before = standing()
+    real = threading.Lock()
+    real.acquire()
+    SYSTEM.start_thread(lambda: real.acquire(timeout=60), "stays")
+
+    leaks = find_leaks(before=before)
+    real.release()
+
+    assert leaks == ["thread stays"]
+
+
+def test_leak_error_tells_all_that_a_test_in_a_simulation_has_left_behind() -> None:
+    with pytest.raises(LeakError) as raised, checked_simulation(0, passed), open_mailbox_for_test() as mailbox:  # noqa: PT012  it is what is tested
+        mailbox.send("a picture")
+        mailbox.receive()
+        LoopActor.start(ProbeLoop(), name="forgotten")
+    pykka.ActorRegistry.stop_all(block=False)
+
+    told = str(raised.value)
+    assert told.startswith("the test has left behind:\n- thread forgotten")
+    assert "- actor " in told
+    assert "- lease of 'mailbox'" in told
+
+
+def test_leak_error_is_not_raised_for_a_test_that_has_failed_anyway() -> None:
+    with checked_simulation(0, failed), open_warden(failed), open_mailbox_for_test() as mailbox:
+        mailbox.send("a picture")
+        mailbox.receive()
+    with checked_simulation(0, passed):
+        pass
+    with checked_fake_clock(failed), open_warden(failed), open_mailbox_for_test() as mailbox:
+        mailbox.send("a picture")
+        mailbox.receive()
+    with checked_fake_clock(passed):
+        pass
+
+
+def test_leak_error_is_raised_for_threads_that_truly_race(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LAST_GRACE", 0.01)
+
+    with pytest.raises(LeakError, match="thread forgotten"), checked_fake_clock(passed):
+        LoopActor.start(ProbeLoop(), name="forgotten")
+    pykka.ActorRegistry.stop_all()
+
+
+def test_warden_that_the_test_has_ended_is_left_alone() -> None:
+    with checked_simulation(0, passed), open_warden(passed) as warden:
+        warden.stop()
+
+
+def test_warden_that_does_not_stop_cleanly_fails_the_test() -> None:
+    with (  # noqa: PT012  it is what is tested
+        pytest.raises(AssertionError, match="did not stop cleanly"),
+        checked_simulation(0, failed),
+        Hold() as hold,
+        open_warden(passed) as warden,
+    ):
+        loop = ProbeLoop(hold)
+        warden.spawn(ChildSpec(id="loop", start=lambda: loop))
+        loop.feed("a body")
+        hold.wait_reached()
