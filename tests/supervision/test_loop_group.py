@@ -249,7 +249,7 @@ def test_a_loop_that_takes_no_options_runs_and_stops_with_the_others() -> None:
 # The end
 
 
-def test_it_returns_when_all_loops_have_ended_and_not_before(jobs: Box, clock: FakeClock) -> None:
+def test_loop_group_returns_when_all_loops_have_ended_and_not_before(jobs: Box, clock: FakeClock) -> None:
     last = ProbeLoop()
     with running(MailboxLoop(jobs, print, clock=clock), last) as its:
         last.entered.wait(timeout=60)
@@ -257,6 +257,7 @@ def test_it_returns_when_all_loops_have_ended_and_not_before(jobs: Box, clock: F
 
         jobs.close()
         events.wait_for("exited", "MailboxLoop")
+        clock.advance(0)
 
         assert not its.ended.is_ready()
         last.shutdown_nowait()
@@ -453,13 +454,14 @@ def test_a_shutdown_in_a_signal_handler_on_the_thread_of_run_does_not_wait_for_i
     assert answers == [False]
 
 
-def test_loop_group_lets_all_shutdowns_wait_for_the_same_end() -> None:
+def test_loop_group_lets_all_shutdowns_wait_for_the_same_end(clock: FakeClock) -> None:
     loop = ProbeLoop()
     with running(loop) as its, Hold() as hold:
         loop.post(hold)
         hold.wait_reached()
         shutdowns = [its.shutdown(timeout=10.0) for _ in range(5)]
         loop.stop_asked.wait(timeout=60)
+        clock.advance(0)
         ready = [each.is_ready() for each in shutdowns]
 
         hold.release()

@@ -201,13 +201,14 @@ def test_service_ends_with_the_cause_of_a_tree_that_gives_up(clock: FakeClock) -
     assert [(loop.path, loop.clean) for loop in report.loops] == [("failing", False)]
 
 
-def test_a_shutdown_request_to_the_tree_begins_the_one_budget_for_all(clock: FakeClock, jobs: Box) -> None:
+def test_service_begins_the_one_budget_for_all_at_a_shutdown_request_to_the_tree(clock: FakeClock, jobs: Box) -> None:
     with Hold() as hold, OffloadPool(clock=clock) as pool:
         service, returned = serving(clock, spec(jobs, print, clock), pools=[pool])
         rendered = pool.submit(hold)
         hold.wait_reached()
         stopped = service.ref.send(ShutdownRequest(timeout=7.0))
-        assert service.closing.wait(60) == "ShutdownRequest"
+        clock.advance(0)
+        assert service.closing.wait(0) == "ShutdownRequest"
         assert not stopped.is_ready()  # the loops are there until the pool is idle
 
         hold.release()
@@ -347,15 +348,16 @@ def test_pools_are_waited_for_before_the_loops_are_stopped(clock: FakeClock, job
     assert phases(returned.wait(60))[2] == ("offload", True)
 
 
-def test_pools_are_closed_also_if_the_tree_ends_by_itself(clock: FakeClock, jobs: Box) -> None:
+def test_service_closes_pools_even_if_the_tree_ends_by_itself(clock: FakeClock, jobs: Box) -> None:
     with Hold() as hold, OffloadPool(clock=clock) as pool:
         service, returned = serving(clock, spec(jobs, print, clock), pools=[pool])
         rendered = pool.submit(hold)
         hold.wait_reached()
         service.ref.stop(block=False)
-        service.ref.ended.wait(60)
+        clock.advance(0)
 
-        assert not returned.wait_ready(0)
+        assert service.ref.ended.is_ready()
+        assert not returned.is_ready()
         hold.release()
         assert phases(returned.wait(60)) == [("offload", True), ("close", True)]
         assert rendered.wait(0) == "released"
