@@ -11,7 +11,7 @@ import pykka
 
 from loopwarden._log import describe, report
 from loopwarden._ticket import SharedTicket, Ticket, write
-from loopwarden.actors import AbandonRequest, ShutdownConfirmRequest, ShutdownRequest
+from loopwarden.actors import AbandonRequest, ShutdownConfirmRequest, ShutdownRequest, ShutdownResult
 from loopwarden.actors._helper import run_apart
 from loopwarden.actors._messages import StopSoon
 from loopwarden.errors import LoopAbandonedError
@@ -28,7 +28,6 @@ from loopwarden.supervision._shutdown_report import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
 
-    from loopwarden.actors import ShutdownResult
     from loopwarden.clock import Clock
     from loopwarden.mailbox import Mailbox
     from loopwarden.supervision._budget import Budget
@@ -223,9 +222,12 @@ class Shutdown:
         )
 
     def _result(self) -> ShutdownResult:
-        if self._has_ended:
-            return self._ref.send(ShutdownConfirmRequest()).wait(LAST_SECONDS)
-        return self._ref.send(ShutdownRequest(timeout=0.0)).wait(LAST_SECONDS)
+        answer = self._ref.send(ShutdownConfirmRequest() if self._has_ended else ShutdownRequest(timeout=0.0))
+        if answer.wait_ready(LAST_SECONDS, self._clock):
+            return answer.wait(0)
+        # A supervisor answers at once; if its thread gets no processor, there is a report all the same.
+        error = "its supervisor has not answered"
+        return ShutdownResult(loop_name=self._ref.name, clean_shutdown=False, duration=0.0, error=error, abandoned=True)
 
     @property
     def _has_ended(self) -> bool:

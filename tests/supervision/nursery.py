@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, final
 from pykka._envelope import Envelope
 
 from loopwarden._ticket import Ticket, write
-from loopwarden.supervision import ChildSpec, EventKind, Service, Supervisor
+from loopwarden.supervision import ChildSpec, EventKind, Supervisor
 from loopwarden.testing import Hold, ProbeLoop
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from loopwarden.clock import Clock
-    from loopwarden.supervision import ChildRef, EventStream, ShutdownReport, SupervisorOptions, SupervisorRef
+    from loopwarden.supervision import ChildRef, EventStream, SupervisorOptions, SupervisorRef
 
 __all__ = [
     "Boom",
@@ -28,7 +28,6 @@ __all__ = [
     "finish",
     "outcome",
     "resolve",
-    "serve_apart",
     "supervising",
     "wake",
 ]
@@ -51,15 +50,6 @@ def supervising(
         yield ref
     finally:
         ref.stop(timeout=60)
-
-
-def serve_apart(tree: Supervisor, **options: Any) -> tuple[Service, Ticket[ShutdownReport]]:
-    """Run a service on a thread of its own, without signals and a watchdog; return when its tree is up."""
-    service = Service(tree, signals=(), stall_threshold=None, **options)
-    returned: Ticket[ShutdownReport] = Ticket()
-    tree.clock.blocking.start_thread(lambda: resolve(returned, service.run), "service")
-    service.ref.ready.wait_ready(60)
-    return service, returned
 
 
 def resolve(ticket: Ticket[T], compute: Callable[[], T]) -> None:
