@@ -7,9 +7,9 @@ import pykka
 import pytest
 
 from loopwarden import ChildSpec, LoopActor, MailboxLoop, ShutdownRequest
-from loopwarden._blocking import SYSTEM
+from loopwarden._blocking import SYSTEM, SystemThread
 from loopwarden.mailbox import InMemoryMailbox
-from loopwarden.testing import FaultyMailbox, Hold, LeakError, Probe, ProbeLoop, Simulation, find_leaks
+from loopwarden.testing import FaultyMailbox, Hold, LeakError, Probe, ProbeLoop, Simulation, find_leaks, wait_no_threads
 from loopwarden.testing import _leaks as module
 from loopwarden.testing._fixtures import (
     checked_fake_clock,
@@ -20,6 +20,8 @@ from loopwarden.testing._fixtures import (
 from loopwarden.testing._leaks import standing
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from loopwarden.testing import FakeClock
 
 
@@ -135,6 +137,20 @@ def test_find_leaks_names_threads_that_do_not_end(monkeypatch: pytest.MonkeyPatc
     real.release()
 
     assert leaks == ["thread stays"]
+
+
+@pytest.mark.parametrize("look", [find_leaks, lambda: [f"thread {wait_no_threads(0.01)[0].name}"]])
+def test_find_leaks_bears_a_thread_that_is_just_being_started(
+    look: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LAST_GRACE", 0.01)
+    thread = SystemThread(name="beginning", daemon=True)
+
+    with monkeypatch.context() as patched:
+        patched.setitem(vars(threading)["_limbo"], thread, thread)  # as Thread.start does at first
+        leaks = look()
+
+    assert leaks == ["thread beginning"]
 
 
 def test_leak_error_tells_all_that_a_test_in_a_simulation_has_left_behind() -> None:

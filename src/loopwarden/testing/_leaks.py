@@ -10,7 +10,7 @@ import pykka
 from loopwarden._ticket import Ticket
 from loopwarden.clock import SYSTEM_CLOCK
 from loopwarden.testing._scheduler import LAST_GRACE
-from loopwarden.testing._threads import our_threads
+from loopwarden.testing._threads import join_all, our_threads
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -66,8 +66,7 @@ def _wait_ended(known: set[int]) -> list[SystemThread]:
     while fresh := [each for each in our_threads() if id(each) not in known]:  # again: one may have started another
         if SYSTEM_CLOCK.monotonic() >= deadline:
             return fresh
-        for each in fresh:
-            each.join(max(0.0, deadline - SYSTEM_CLOCK.monotonic()))
+        join_all(fresh, deadline)
     return []
 
 
