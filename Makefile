@@ -13,7 +13,7 @@ help:
 	@echo "make demo    run the main job (DEMO_SECONDS=8 ends it by itself)"
 	@echo "make test    all tests but the long repeats, under three minutes"
 	@echo "make check   format, lint, types, import direction"
-	@echo "make prove   chaos, storms and long repeats"
+	@echo "make prove   chaos, storms and long repeats; then all tests five times over"
 	@echo "make bench   speed, as ratios in one run"
 	@echo "make soak    stress, run after run, until one fails (RUNS=20, SEED=… repeats)"
 	@echo "make format  rewrite the files as 'make check' wants them"
@@ -32,6 +32,7 @@ test: $(READY)
 
 prove: $(READY)
 	$(BIN)/pytest -m prove --timeout=900
+	sh scripts/repeat 3 1 1
 
 check: $(READY)
 	$(BIN)/ruff format --check .

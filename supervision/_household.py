@@ -232,7 +232,9 @@ class Household:
         # First the refs, so that whoever is told or answered below sees through them what has happened.
         touched = self.family.roster.touched
         while touched:
-            self._publish(touched.pop())
+            first = next(iter(touched))
+            del touched[first]
+            self._publish(first)
         for effect in effects:
             match effect:
                 case Start():

@@ -28,7 +28,7 @@ class Roster:
         #: In start order.
         self.children: dict[str, Child] = {}
         #: Ids of children that have changed since somebody looked.
-        self.touched: set[str] = set()
+        self.touched: dict[str, None] = {}
         self._by_state: dict[ChildState, dict[str, Child]] = {state: {} for state in ChildState}
         self._doomed: dict[str, Child] = {}
         self._first: deque[Child] = deque()
@@ -69,18 +69,18 @@ class Roster:
         del self._by_state[child.state][child.id]
         child.state = state
         self._by_state[state][child.id] = child
-        self.touched.add(child.id)
+        self.touched[child.id] = None
 
     def delete(self, child: Child) -> None:
         """Forget a child."""
         del self._by_state[child.state][child.id]
         del self.children[child.id]
-        self.touched.add(child.id)
+        self.touched[child.id] = None
 
     def make_due(self, child: Child) -> None:
         """Note that a child need not wait for time any more."""
         child.retry_at = None
-        self.touched.add(child.id)
+        self.touched[child.id] = None
         if not self._is_ordered:
             self._due.append(child)
 

@@ -528,8 +528,12 @@ def flip_in_the_middle(log: Path) -> None:
 
 
 def flip_at_the_end(log: Path) -> None:
+    # Not in the last commit: the process may have been killed before that was acknowledged, or in the middle of it.
     content = bytearray(log.read_bytes())
-    content[-2000] ^= 1
+    page_size, salts = int.from_bytes(content[8:12], "big"), content[16:24]
+    frames = range(32, len(content), 24 + page_size)
+    commits = [each for each in frames if content[each + 8 : each + 16] == salts and any(content[each + 4 : each + 8])]
+    content[commits[-3] + 24 + 100] ^= 1
     log.write_bytes(content)
 
 
