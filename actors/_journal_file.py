@@ -27,7 +27,7 @@ BUSY_SECONDS = 30.0
 #: Marks a file as a journal, in SQLite's ``application_id``: "LWJ" and the version, to be raised with the schema.
 APPLICATION_ID = 0x4C574A01
 #: The package, and the file in it, that has the tables.
-SCHEMA = ("loopwarden.actors", "sql/journal.sql")
+SCHEMA = ("loopwarden.actors", "journal.sql")
 #: What SQLite answers if the file is not as we made it. Our statements are good, so an error in one is in the schema.
 DAMAGE = frozenset((sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_MISMATCH))
 

@@ -17,7 +17,7 @@ __all__ = ["VERSION", "apply_schema", "check_schema"]
 #: The file's ``user_version``; to be raised with every change of the schema that older code must not write to.
 VERSION = 1
 #: The package, and the file in it, that has the tables.
-SCHEMA = ("loopwarden.mailbox", "sql/schema.sql")
+SCHEMA = ("loopwarden.mailbox", "schema.sql")
 
 _COLUMNS = (
     'SELECT tables.name, columns.name, columns.type, columns."notnull", columns.pk'
