@@ -21,7 +21,8 @@ help:
 $(READY): pyproject.toml scripts/find-python
 	"$${PYTHON:-$$(sh scripts/find-python)}" -m venv --clear $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"  # 25.1 brought --group
-	$(BIN)/python -m pip install --quiet --group dev --config-settings editable_mode=compat --editable .
+	PYTHONWARNINGS="ignore:Compat editable installs" $(BIN)/python -m pip install --quiet \
+	    --group dev --config-settings editable_mode=compat --editable .  # the other modes hide the types from checkers
 	touch $(READY)
 
 demo: $(READY)
