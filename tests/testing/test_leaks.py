@@ -38,7 +38,7 @@ def test_find_leaks_finds_nothing_where_nothing_is_left() -> None:
     with Simulation() as simulation:
         with Probe() as probe:
             probe.ref.ask("something")
-        simulation.settle()
+        simulation.advance(0)
 
         assert find_leaks(before=before, simulation=simulation) == []
 
@@ -48,7 +48,7 @@ def test_find_leaks_names_threads_and_actors_with_where_they_were_made() -> None
     with Simulation() as simulation:
         jobs: InMemoryMailbox[str, Any] = InMemoryMailbox("jobs")
         forgotten = LoopActor.start(MailboxLoop(jobs, lambda _: None), name="forgotten")
-        simulation.settle()
+        simulation.advance(0)
 
         leaks = find_leaks(before=before, simulation=simulation)
         forgotten.stop()

@@ -82,7 +82,7 @@ def test_probe_that_expects_nothing_at_all_sees_what_came_before() -> None:
     with Simulation() as simulation, Probe() as probe:
         probe.expect_none(0)
         probe.ref.tell("early")
-        simulation.settle()
+        simulation.advance(0)
 
         with pytest.raises(AssertionError, match="was told 'early'"):
             probe.expect_none(0)

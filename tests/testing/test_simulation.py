@@ -1071,10 +1071,10 @@ TILL = Slice(Till()).on(Sold, lambda till, sold: Till(total=till.total + sold.pr
 
 @pytest.mark.parametrize("seed", range(5))
 def test_simulation_runs_a_session_with_its_journal(seed: int, tmp_path: Path) -> None:
-    journal = tmp_path / "shop.db"
+    journal = tmp_path / "bakery.db"
 
     with Simulation(seed) as simulation:
-        session = Session.open("shop", [TILL], journal=journal)
+        session = Session.open("bakery", [TILL], journal=journal)
         threads = [
             simulation.start_thread(lambda: [session.dispatch(Sold(price=1)) for _ in range(5)], f"seller-{number}")
             for number in range(3)
@@ -1084,7 +1084,7 @@ def test_simulation_runs_a_session_with_its_journal(seed: int, tmp_path: Path) -
         session.dispatch(Sold(price=100)).wait()
         session.stop()
     with Simulation(seed):
-        again = Session.open("shop", [TILL], journal=journal)
+        again = Session.open("bakery", [TILL], journal=journal)
         total = again.state[Till].total
         again.stop()
 

@@ -64,7 +64,7 @@ def test_draw_tree_shows_what_each_loop_has_in_hand() -> None:
         ]
         with Supervisor.open("media", children=specs) as media:
             message_id = jobs.send("a picture")
-            simulation.settle()
+            simulation.advance(0)
 
             drawn = draw_tree(media)
             hold.release()
