@@ -8,6 +8,7 @@ import weakref
 from typing import TYPE_CHECKING, final
 
 from loopwarden._forks import at_fork
+from loopwarden._private_files import open_private_file
 from loopwarden.errors import JournalLockedError, JournalUnavailableError
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class FileLock:
     def __init__(self, path: Path) -> None:
         self._descriptors: list[int] = []  # one or none; whoever pops it closes it
         try:
-            descriptor = os.open(f"{path}-lock", os.O_RDWR | os.O_CREAT, 0o666)
+            descriptor = open_private_file(f"{path}-lock")
         except OSError as error:
             raise JournalUnavailableError(path, f"it cannot be locked: {error}") from error
         try:

@@ -8,6 +8,7 @@ import sqlite3
 import stat
 from typing import TYPE_CHECKING, final
 
+from loopwarden._private_files import make_private_file
 from loopwarden.actors._file_lock import FileLock
 from loopwarden.actors._journal_marks import JournalMarks
 from loopwarden.actors._journal_record import Record
@@ -61,6 +62,7 @@ class JournalFile:
         self._ownership = FileLock(self.path)
         try:
             self._marks = JournalMarks(self.path)
+            make_private_file(self.path)  # SQLite's own files are made alike
             self._connection = self._connect(synchronous)
             self._epoch = self._take_over(self._connection)
         except BaseException:

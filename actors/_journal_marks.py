@@ -9,6 +9,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, final
 
 from loopwarden._log import report
+from loopwarden._private_files import open_private_file
 from loopwarden.errors import JournalUnavailableError
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class JournalMarks:
         self._descriptor: int | None = None
         self._is_failing = False
         try:
-            self._descriptor = os.open(f"{path}-mark", os.O_RDWR | os.O_CREAT, 0o666)
+            self._descriptor = open_private_file(f"{path}-mark")
             content = os.pread(self._descriptor, os.fstat(self._descriptor).st_size, 0)
         except OSError as error:
             self.close()

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["Desk"]
 
 _new: Callable[[Any], Any] = object.__new__
+# Made now: pydantic must not be interrupted while it makes the class of such a generic model.
+_Letter = DeadLetter[Any]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -212,8 +214,7 @@ class Desk(Generic[T, R]):
             if error is not None:
                 entry.error = error
             if self.shelf.is_exhausted(entry):
-                self.shelf.remove(entry)
-                self.bury(entry, f"it was delivered {entry.count} times", entry.error)
+                self.bury(entry, f"it was delivered {entry.count} times", entry.error, is_on_shelf=True)
             elif visibility_timeout:
                 self.shelf.give_back(entry, now + visibility_timeout, counted=True)
                 self.waiters.due_added(now + visibility_timeout)
@@ -235,8 +236,7 @@ class Desk(Generic[T, R]):
             raise refuse_letter(self._name, message.id)
         with self.lock:
             entry, _ = self._check_holds(message)
-            self.shelf.remove(entry)
-            self.bury(entry, reason, error if error is not None else entry.error)
+            self.bury(entry, reason, error if error is not None else entry.error, is_on_shelf=True)
 
     def settle_extend(self, message: Message[T, R], timeout: float) -> None:
         """Do what `Message.extend_visibility` says."""
@@ -260,9 +260,11 @@ class Desk(Generic[T, R]):
             raise ReceiptHandleExpiredError(self._name, message.id, message.receipt_handle)
         return entry, now
 
-    def bury(self, entry: Entry, reason: str, error: str | None, *, readable: bool = True) -> None:
-        """Make a message that is off the shelf a dead letter."""
-        letter = DeadLetter[Any](
+    def bury(
+        self, entry: Entry, reason: str, error: str | None, *, readable: bool = True, is_on_shelf: bool = False
+    ) -> None:
+        """Make a message a dead letter; one that is on the shelf leaves it when there is a letter, and not before."""
+        letter = _Letter(
             message_id=entry.id,
             mailbox=self._name,
             body=self.body(entry) if readable else None,
@@ -276,6 +278,8 @@ class Desk(Generic[T, R]):
         )
         assert self.add_letter is not None, "the mailbox sets it before it lets anybody in"
         self.add_letter(letter, entry.reply_to)
+        if is_on_shelf:
+            self.shelf.remove(entry)
         self.admission.made_room(self.shelf.size)
 
     def revive(self, letter: DeadLetter[T], reply_to: Any) -> None:

@@ -6,14 +6,16 @@ import contextlib
 import hashlib
 import logging
 import os
+import re
 import secrets
 import socket
-import tempfile
+import stat
 import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
 from loopwarden._log import report
+from loopwarden._private_files import open_private_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,14 +25,25 @@ if TYPE_CHECKING:
 __all__ = ["Doorbell"]
 
 _QUIT = b""
+#: What the socket of a process is called. Nothing else in a folder is ours to send to, or to delete.
+_NAME = re.compile("[0-9a-f]{16}")
+#: The folder of all bells in a user's folder for run-time files.
+_ALL_BELLS = "loopwarden-bells"
+#: How often a folder is made that others delete at the same moment.
+_TRIES = 5
+#: A folder by its descriptor: the path of a socket must be short, and its folder must be the one that was looked at.
+_BY_DESCRIPTOR = "/proc/self/fd" if Path("/proc/self/fd").is_dir() else None
 
 
 @final
 class Doorbell:
-    """A Unix datagram socket for each process that waits, in a folder that belongs to one file.
+    """A Unix datagram socket for each process that waits, in a folder that belongs to one file and one user.
 
-    It is a hint and no more: a datagram may be lost, so whoever waits also looks again by itself now and then. Only
-    the same user can ring. Where there are no Unix sockets, nobody rings and nobody hears.
+    The folder is beside the file (``mail.db-bell``), or in ``$XDG_RUNTIME_DIR`` where that file system has no sockets;
+    never in one that is shared with other users. Only the same user can ring or hear.
+
+    It is a hint and no more: a datagram may be lost, so whoever waits also looks again by itself now and then. Where
+    there is no place for sockets, nobody rings and nobody hears.
 
     Args:
         path: The file that the bell belongs to.
@@ -39,10 +52,7 @@ class Doorbell:
     """
 
     def __init__(self, path: Path, on_ring: Callable[[str], None], blocking: Blocking) -> None:
-        # In the folder for temporary files, because the path of a socket must be short.
-        digest = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:16]
-        self._folder = Path(tempfile.gettempdir()) / f"loopwarden-{os.getuid()}" / digest
-        self._folder_name = str(self._folder)
+        self._folders = _folders_of(path)
         self._on_ring = weakref.WeakMethod(on_ring)
         self._tried = False
         self._blocking = blocking
@@ -58,55 +68,113 @@ class Doorbell:
         if self._tried or self._blocking.is_virtual or not hasattr(socket, "AF_UNIX"):
             return
         self._tried = True
-        bell: socket.socket | None = None
+        failure: BaseException | None = None
+        for folder in self._folders:
+            for _ in range(_TRIES):
+                try:
+                    self._listen_in(folder)
+                except FileNotFoundError as error:  # whoever left it last has deleted the folder just now
+                    failure = failure or error
+                except (OSError, RuntimeError) as error:
+                    failure = failure or error
+                    break
+                else:
+                    return
+        report(logging.WARNING, "senders in other processes cannot wake this one: %s", failure)
+
+    def _listen_in(self, folder: Path) -> None:
+        descriptor = _open(folder, make=True)
+        bell = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             # A name that nobody has had: one of the same process id may be left of a process that was killed.
-            address = self._folder / secrets.token_hex(8)
-            bell = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-            bell.bind(str(address))
-            self._socket, self._address = bell, address
+            name = secrets.token_hex(8)
+            bell.bind(_place(folder, descriptor, name))
+            self._socket, self._address = bell, folder / name
             hear = _hearing(bell, weakref.ref(self), self._on_ring, self._blocking)
             self._blocking.start_thread(hear, "loopwarden-doorbell")
-        except (OSError, RuntimeError) as error:
+        except BaseException:
             self.close()
-            if bell is not None:
-                bell.close()
-            report(logging.WARNING, "senders in other processes cannot wake this one: %s", error)
+            bell.close()
+            raise
+        finally:
+            os.close(descriptor)
 
     def ring(self, mailbox: str) -> None:
         """Tell every other process that listens; never blocks, and never raises: what was done is done."""
-        folder = self._folder_name
-        if not os.access(folder, os.F_OK):  # done with every send, and an error takes longer than the question
-            return
+        for folder in self._folders:
+            if os.access(folder, os.F_OK):  # done with every send, and an error takes longer than the question
+                with contextlib.suppress(OSError):
+                    self._ring_in(folder, mailbox.encode())
+
+    def _ring_in(self, folder: Path, payload: bytes) -> None:
         own = None if self._address is None else self._address.name
-        with contextlib.suppress(OSError):
-            for name in os.listdir(folder):  # noqa: PTH208  half as dear as Path.iterdir
-                if name != own:
-                    _send(self._folder / name, mailbox.encode())
+        descriptor = _open(folder, make=False)
+        try:
+            for name in os.listdir(descriptor):  # noqa: PTH208  by its descriptor
+                if name != own and _NAME.fullmatch(name):
+                    _send(folder, descriptor, name, payload)
+        finally:
+            os.close(descriptor)
 
     def close(self) -> None:
         """Hear nobody any more, and let the thread end; if it is interrupted, a second one does what is left."""
-        self._socket = None
+        bell, self._socket = self._socket, None
         if self._address is not None:
-            _send(self._address, _QUIT)
             with contextlib.suppress(OSError):
-                self._address.unlink(missing_ok=True)
+                _say_goodbye(self._address)
             self._address = None
+        if bell is not None:
+            with contextlib.suppress(OSError):  # not on every system, for a socket of this kind
+                bell.shutdown(socket.SHUT_RDWR)  # ends the thread also if somebody has deleted the socket
 
     def hears_with(self, bell: socket.socket) -> bool:
         """Say whether that socket is still the bell."""
         return self._socket is bell
 
 
-def _send(address: Path, payload: bytes) -> None:
+def _say_goodbye(address: Path) -> None:
+    """Wake the thread that hears there, and take the socket away, with its folder if that was the last one."""
+    descriptor = _open(address.parent, make=False)
+    try:
+        _send(address.parent, descriptor, address.name, _QUIT)
+        os.unlink(address.name, dir_fd=descriptor)
+    finally:
+        os.close(descriptor)
+    address.parent.rmdir()
+
+
+def _open(folder: Path, *, make: bool) -> int:
+    """Return a descriptor of the folder of a bell, which is ours alone, and so is all that leads to it if it can be."""
+    if folder.parent.name == _ALL_BELLS:
+        os.close(open_private_folder(folder.parent.parent, make=False))
+        os.close(open_private_folder(folder.parent, make=make))
+    return open_private_folder(folder, make=make)
+
+
+def _folders_of(path: Path) -> tuple[Path, ...]:
+    """Return where the bell of a file may be, the best place first; the same for every process of this user."""
+    real = path.resolve()
+    folders = [real.with_name(f"{real.name}-bell")]
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    if os.path.isabs(runtime):  # noqa: PTH117  as the standard for it asks
+        folders.append(Path(runtime) / _ALL_BELLS / hashlib.sha256(os.fsencode(real)).hexdigest()[:16])
+    return tuple(folders)
+
+
+def _place(folder: Path, descriptor: int, name: str) -> str:
+    """Return how a socket in a folder is addressed."""
+    return str(folder / name) if _BY_DESCRIPTOR is None else f"{_BY_DESCRIPTOR}/{descriptor}/{name}"
+
+
+def _send(folder: Path, descriptor: int, name: str, payload: bytes) -> None:
     # Not sent: its queue is full, so it has enough to wake up for; or it has just left; or there are no sockets left.
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.setblocking(False)  # noqa: FBT003  the name of the method says what is false
         try:
-            sender.sendto(payload, str(address))
-        except ConnectionRefusedError:
-            address.unlink(missing_ok=True)  # its process is gone
+            sender.sendto(payload, _place(folder, descriptor, name))
+        except ConnectionRefusedError:  # its process is gone, if it is a socket: a file refuses too
+            if stat.S_ISSOCK(os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_mode):
+                os.unlink(name, dir_fd=descriptor)
 
 
 def _hearing(

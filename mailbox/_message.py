@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar, final
 
 from loopwarden.errors import MessageFinalizedError
-from loopwarden.mailbox._parameters import check_seconds
+from loopwarden.mailbox._parameters import check_seconds, check_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -157,6 +157,7 @@ class Message(Generic[T, R]):
             error: What went wrong, for the dead letter that it may become.
         """
         self._check_open()
+        check_text(self.courier.name, "error", error, or_none=True)
         check_seconds(self.courier.name, "visibility_timeout", visibility_timeout)
         self.courier.settle_nack(self, visibility_timeout, error)
         self.is_finalized = self._was_returned = True
@@ -170,6 +171,8 @@ class Message(Generic[T, R]):
     def dead_letter(self, reason: str, *, error: str | None = None) -> None:
         """Give it up at once: it becomes a dead letter."""
         self._check_open()
+        check_text(self.courier.name, "reason", reason)
+        check_text(self.courier.name, "error", error, or_none=True)
         self.courier.settle_dead_letter(self, reason, error)
         self.is_finalized = True
 

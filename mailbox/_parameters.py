@@ -22,6 +22,7 @@ __all__ = [
     "check_new_name",
     "check_receive",
     "check_seconds",
+    "check_text",
     "refuse_letter",
 ]
 
@@ -79,6 +80,13 @@ def check_loop(
     check_seconds(mailbox, "visibility_timeout", visibility_timeout)
     check_seconds(mailbox, "wait_time_seconds", wait_time_seconds, MAX_WAIT)
     check_seconds(mailbox, "longest_lease", longest_lease)
+
+
+def check_text(mailbox: str, parameter: str, value: str | None, *, or_none: bool = False) -> None:
+    """Refuse what is no string: an exception, for instance, of which only the text can be kept."""
+    if (value is None and or_none) or isinstance(value, str):
+        return
+    raise InvalidParameterError(mailbox, parameter, value, "a string, such as repr(error)" + or_none * ", or None")
 
 
 def check_headers(mailbox: str, headers: Mapping[str, str]) -> dict[str, str]:

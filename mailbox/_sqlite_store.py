@@ -9,6 +9,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
+from loopwarden._private_files import make_private_file
 from loopwarden.errors import InvalidParameterError, MailboxConnectionError
 from loopwarden.mailbox._doorbell import Doorbell
 from loopwarden.mailbox._sqlite_file import outlive_forks, use_wal
@@ -43,13 +44,13 @@ class SqliteStore:
     """
 
     def __init__(self, path: str | Path, *, synchronous: str, clock: Clock) -> None:
+        self.closed = True  # until there is something to close
         self._pid = os.getpid()
         self.path = _check_path(path)
         if synchronous not in {"NORMAL", "FULL"}:
             raise InvalidParameterError(str(path), "synchronous", synchronous, "'NORMAL' or 'FULL'")
         self._synchronous = synchronous
         self._lock = clock.blocking.lock()
-        self.closed = False
         self._waiters: dict[str, Waiters] = {}
         #: Mailboxes to ring for when the transaction is committed.
         self.announced: list[str] = []
@@ -60,6 +61,8 @@ class SqliteStore:
         self.level = ""
         # One for everything: to make one takes a third of the time of a statement.
         self._cursor: sqlite3.Cursor | None = None
+        self.closed = False
+        make_private_file(self.path)  # bodies are nobody else's business, and SQLite's own files are made alike
         outlive_forks(self)
         try:
             with self.lock, self.connection(str(path)) as cursor:
