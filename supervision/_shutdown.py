@@ -80,9 +80,17 @@ class Shutdown:
     def wait_first(self, seconds: float | None, *tickets: Ticket[Any]) -> None:
         """Wait until one of several tickets has resolved."""
         first: Ticket[None] = Ticket(self._clock.blocking)
+
+        def resolve(_: Ticket[Any]) -> None:
+            write(first)
+
         for each in tickets:
-            each.on_ready(lambda _: write(first))
-        first.wait_ready(seconds, self._clock)
+            each.on_ready(resolve)
+        try:
+            first.wait_ready(seconds, self._clock)
+        finally:  # some of them live as long as the service, and this is called with each signal of others
+            for each in tickets:
+                each.forget_ready(resolve)
 
     def conduct(self, reason: str, budget: Budget, pools: Sequence[SupportsClose]) -> None:
         """End the tree within a budget: phases 1 to 4."""

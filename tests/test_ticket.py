@@ -527,3 +527,36 @@ def test_a_result_that_cannot_be_printed_hurts_nobody() -> None:
     ticket.complete(Silent())
 
     assert repr(ticket) == "<Ticket, done: <Silent without a repr>>"
+
+
+def test_ticket_forgets_a_callback_that_is_taken_back() -> None:
+    ticket: Ticket[str] = Ticket()
+    called: list[str] = []
+
+    def first(_: Ticket[str]) -> None:
+        called.append("first")
+
+    def second(_: Ticket[str]) -> None:
+        called.append("second")
+
+    ticket.on_ready(first)
+    ticket.on_ready(second)
+    ticket.forget_ready(first)
+    ticket.forget_ready(first)
+    ticket.complete("answer")
+
+    assert called == ["second"]
+
+
+def test_ticket_keeps_no_callback_of_threads_that_have_waited_in_vain() -> None:
+    ticket: Ticket[str] = Ticket()
+
+    def wait() -> None:
+        for _ in range(500):
+            ticket.wait_ready(0.000001)
+
+    threads = [SYSTEM.start_thread(wait, f"waiter-{number}") for number in range(8)]
+    for thread in threads:
+        thread.join()
+
+    assert ticket._callbacks == []

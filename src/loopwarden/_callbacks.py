@@ -71,11 +71,13 @@ def _pop_and_call(callbacks: list[Callable[[Any], object]], argument: object) ->
 
 def forget_callback(callbacks: list[Callable[[Any], object]], callback: Callable[[Any], object]) -> None:
     """Take one out if it is still there: by identity, because the callbacks of others may claim to be equal."""
-    for index, each in enumerate(tuple(callbacks)):
-        if each is callback:
-            try:
-                if callbacks[index] is callback:
-                    del callbacks[index]
-            except IndexError:  # somebody else pops them at this moment, this one included
-                pass
+    while True:
+        index = next((index for index, each in enumerate(tuple(callbacks)) if each is callback), None)
+        if index is None:
             return
+        try:
+            if callbacks[index] is callback:
+                del callbacks[index]
+                return
+        except IndexError:
+            pass  # others pop, or forget, at this moment: it is somewhere else by now, or gone

@@ -160,6 +160,10 @@ class Ticket(pykka.Future[T]):
             raise TypeError(f"on_ready() takes something to call, got {callback!r}")
         self._call_back(callback)
 
+    def forget_ready(self, callback: Callable[[Ticket[T]], object]) -> None:
+        """Take back, by identity, what was given to `on_ready`; without effect if it was called, or never given."""
+        forget_callback(self._callbacks, callback)
+
     def _call_back(self, callback: Callable[[Ticket[T]], object]) -> None:
         self._callbacks.append(callback)
         if self._slot.get(_OUTCOME) is not None:

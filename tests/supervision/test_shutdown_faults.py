@@ -34,8 +34,9 @@ from loopwarden.actors import (
 )
 from loopwarden.errors import MailboxConnectionError, UnsupportedRequestError
 from loopwarden.mailbox import InMemoryMailbox, Message
-from loopwarden.supervision import ExitCode, Service, ShutdownReport
+from loopwarden.supervision import ExitCode, Service, ShutdownReport, Timeouts
 from loopwarden.supervision._closing import MOMENT
+from loopwarden.supervision._shutdown import Shutdown
 from loopwarden.testing import FakeClock, Hold, ProbeLoop
 
 if TYPE_CHECKING:
@@ -292,3 +293,19 @@ def test_a_paused_loop_says_so_until_it_is_stopped(jobs: Box, clock: FakeClock) 
         boss.send(DrainRequest()).wait(60)
 
         assert health(boss.child("loop")).activity is Activity.PAUSED
+
+
+def test_service_keeps_nothing_of_the_signals_of_others_that_woke_it(clock: FakeClock) -> None:
+    root = Supervisor.start("root")
+    asked: Ticket[None] = Ticket()
+    shutdown = Shutdown(root, Timeouts(), Ticket(), clock)
+    before = len(root.ended._callbacks)
+
+    for _ in range(1_000):
+        stirred: Ticket[None] = Ticket()
+        stirred.complete(None)
+        shutdown.wait_first(None, stirred, asked, root.ended)
+    root.stop()
+
+    assert asked._callbacks == []
+    assert len(root.ended._callbacks) <= before

@@ -83,6 +83,31 @@ class BadInput(MailboxFixtures):
         message.acknowledge()
 
     @pytest.mark.parametrize(
+        ("method", "arguments", "culprit"),
+        [
+            ("nack", {"error": ValueError("an exception")}, "error"),
+            ("nack", {"visibility_timeout": 60, "error": b"bytes"}, "error"),
+            ("dead_letter", {"reason": ValueError("an exception")}, "reason"),
+            ("dead_letter", {"reason": None}, "reason"),
+            ("dead_letter", {"reason": "a reason", "error": ValueError("an exception")}, "error"),
+        ],
+        ids=["nack", "nack-bytes", "reason", "no-reason", "error"],
+    )
+    def test_nack_and_dead_letter_refuse_what_is_no_text_and_lose_nothing(
+        self, make: Callable[..., Box], method: str, arguments: dict[str, Any], culprit: str
+    ) -> None:
+        mailbox = make(max_deliveries=1)
+        mailbox.send("careful")
+        [message] = mailbox.receive()
+
+        with pytest.raises(InvalidParameterError, match=culprit):
+            getattr(message, method)(**arguments)
+
+        assert (mailbox.approximate_count(), mailbox.dead_letters.approximate_count()) == (1, 0)
+        message.nack(error="as a text")
+        assert [letter.error for letter in mailbox.dead_letters.peek()] == ["as a text"]
+
+    @pytest.mark.parametrize(
         "options", [{"max_deliveries": 0}, {"max_size": 0}, {"max_size": True}, {"name": ""}], ids=str
     )
     def test_a_bad_mailbox_is_refused_by_name(self, make: Callable[..., Box], options: dict[str, Any]) -> None:
