@@ -5,6 +5,7 @@ It is no part of the package, whose import alone would bring Pykka and pydantic 
 
 from __future__ import annotations
 
+import sys
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +39,10 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, None]:
     """End a test of ours that hangs."""
+    if "loopwarden.testing" in sys.modules:
+        from loopwarden.testing import _hang_guard  # noqa: PLC0415  see above
+
+        _hang_guard.limit = float(item.config.getini(_HANG))
     with _guard(item):
         outcome = yield
         if _used not in item.stash:

@@ -24,6 +24,62 @@ def test_hang_guard_ends_a_block_that_hangs() -> None:
     assert "in hang" in str(raised.value)
 
 
+def test_hang_guard_ends_what_hangs_at_the_end_of_a_block_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(_hang_guard, "AGAIN", 0.05)
+    ends: list[str] = []
+
+    with pytest.raises(HangError, match="at its end hangs too") as raised, hang_guard(0.05):  # noqa: PT012  it is what is tested
+        try:
+            try:
+                hang()
+            finally:
+                ends.append("first")
+                hang()
+        finally:
+            ends.append("second")
+            hang()
+
+    told = capsys.readouterr().err
+    assert ends == ["first", "second"]
+    assert told.count("the test has not ended after 0.05 real seconds") == 1
+    assert "in hang" in told
+    assert "at its end" in str(raised.value.__context__)
+    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+
+
+def test_hang_guard_lets_threads_pass_that_are_not_of_the_simulation_in_which_it_ends_the_test() -> None:
+    lock, jobs_are_there = threading.Lock(), threading.Event()
+    passed: list[bool] = []
+
+    with pytest.raises(HangError), Simulation() as simulation:  # noqa: PT012  it is what is tested
+        never: Ticket[None] = Ticket()
+        answer: Ticket[str] = Ticket()
+        lock.acquire()
+
+        def take() -> None:
+            jobs_are_there.set()
+            lock.acquire(timeout=60)
+
+        def come_in() -> None:
+            jobs_are_there.wait(60)
+            answer.complete("done")
+
+        simulation.start_thread(take, "with the turn")
+        foreign = threading.Thread(target=come_in, daemon=True)
+        foreign.start()
+        try:
+            with hang_guard(0.2):
+                never.wait()
+        finally:
+            foreign.join(30)
+            passed.append(not foreign.is_alive())
+            lock.release()
+
+    assert passed == [True]
+
+
 def test_hang_guard_leaves_a_block_that_ends_alone() -> None:
     with hang_guard(60):
         pass

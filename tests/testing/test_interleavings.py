@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +16,11 @@ from loopwarden.testing import (
     ProbeLoop,
     SimulatedCrash,
     Simulation,
+    _hang_guard,
     crash_here,
     explore,
     interleavings,
+    wait_no_threads,
 )
 
 if TYPE_CHECKING:
@@ -219,6 +222,27 @@ def test_interleavings_do_not_repeat_what_is_no_failure(kind: type[BaseException
 
     assert runs == [0]
     assert not hasattr(raised.value, "__notes__")
+
+
+def test_interleavings_end_a_run_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_hang_guard, "limit", 0.2)
+    real = threading.Lock()
+
+    def take_both(lock: Any) -> None:
+        with real, lock:
+            pass
+
+    def hangs(simulation: Simulation) -> None:
+        lock = simulation.lock()
+        threads = [simulation.start_thread(partial(take_both, lock), name) for name in ("first", "second")]
+        for thread in threads:
+            thread.join()
+
+    with pytest.raises(HangError, match="not ended after 0.2 real seconds") as raised:
+        as_test(interleavings(200)(hangs))()
+    wait_no_threads(10)
+
+    assert "in take_both" in str(raised.value)
 
 
 @pytest.mark.parametrize("preemptions", [0, 1, 2])

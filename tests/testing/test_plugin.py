@@ -248,6 +248,26 @@ def test_plugin_ends_a_test_whose_end_hangs(project: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines(["*HangError: the test has not ended after 0.5 real seconds", "*resize: *"])
 
 
+def test_plugin_ends_interleavings_that_hang_after_its_setting(project: pytest.Pytester) -> None:
+    result = run(
+        project,
+        """
+        import threading
+        from loopwarden.testing import interleavings
+
+        @interleavings(5)
+        def test_hanging(simulation):
+            threading.Semaphore(0).acquire(timeout=100)
+        """,
+        "-o",
+        "loopwarden_hang_timeout=0.5",
+    )
+
+    result.assert_outcomes(failed=1)
+    assert result.duration < 30
+    result.stdout.fnmatch_lines(["*HangError: the test has not ended after 0.5 real seconds"])
+
+
 def test_plugin_leaves_a_project_alone_that_uses_none_of_it(project: pytest.Pytester) -> None:
     result = run(
         project,

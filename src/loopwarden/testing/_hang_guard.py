@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 import traceback
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from loopwarden.actors import LoopRef
@@ -22,6 +22,12 @@ if TYPE_CHECKING:
 
 __all__ = ["HangError", "describe_everything", "hang_guard"]
 
+#: Real seconds between one `HangError` and the next, if what the test does at its end hangs too: more than the grace
+#: that a simulation gives to a thread at its end.
+AGAIN = 10.0
+#: Real seconds that one run of `@interleavings` may take; the pytest plugin puts its setting here.
+limit = 60.0
+
 
 class HangError(AssertionError):
     """A test did not end in time; the text has the tree, each loop's state and each thread's stack."""
@@ -30,6 +36,9 @@ class HangError(AssertionError):
 @contextmanager
 def hang_guard(seconds: float) -> Generator[None, None, None]:
     """Raise `HangError` in the block if it takes longer than that many real seconds.
+
+    It is raised again each ten seconds until the block ends: what is done about the first one may hang as well. What
+    it says is printed to stderr too, once.
 
     It needs the main thread and the signal SIGALRM; where somebody else has these, it does nothing.
     """
@@ -40,18 +49,30 @@ def hang_guard(seconds: float) -> Generator[None, None, None]:
         yield
         return
 
+    told = ""
+    has_ended = False
+
     def hang(_number: int, _frame: FrameType | None) -> None:
+        nonlocal told
+        if has_ended:
+            return
+        if told:
+            raise HangError("the test has hung, and what it does at its end hangs too")
         try:
             told = describe_everything()
         except BaseException as error:  # noqa: BLE001  whatever cannot be told, the test must end
             told = f"({error!r} while telling what it does)"
-        raise HangError(f"the test has not ended after {seconds:g} real seconds\n{told}")
+        told = f"the test has not ended after {seconds:g} real seconds\n{told}"
+        with suppress(Exception):  # this may have interrupted somebody who prints
+            print(told, file=sys.stderr, flush=True)
+        raise HangError(told)
 
     signal.signal(signal.SIGALRM, hang)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN)
     try:
         yield
     finally:
+        has_ended = True
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
 

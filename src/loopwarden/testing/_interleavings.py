@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, final
 
 from loopwarden.clock import SYSTEM_CLOCK
+from loopwarden.testing import _hang_guard
 from loopwarden.testing._crash import SimulatedCrash
 from loopwarden.testing._hang_guard import HangError
 from loopwarden.testing._simulation import Simulation
@@ -47,7 +48,8 @@ def interleavings(
     """Run a test in many orders, each in a `Simulation` of its own, which it gets as ``simulation`` if it asks for it.
 
     The first order that fails is run again to see whether it can be repeated, made as short as possible, and told in
-    words with what to write to repeat it.
+    words with what to write to repeat it. One that takes longer than a real minute, or than the setting
+    ``loopwarden_hang_timeout`` of pytest, is ended by a `HangError`, see `hang_guard`.
 
     Args:
         runs: How many; the seeds are 0, 1, 2 and so on.
@@ -108,14 +110,18 @@ def explore(body: Callable[[Simulation], None], *, preemptions: int, limit: int 
 
 def _attempt(body: Callable[[Simulation], None], simulation: Simulation) -> None:
     try:
-        with simulation:
-            body(simulation)
+        _once(body, simulation)
     except HangError:
-        raise  # nobody would end it another time
+        raise  # it would only hang another time
     except BaseException as error:
         if _is_failure(error):
             error.add_note(_explain(body, simulation, error))
         raise
+
+
+def _once(body: Callable[[Simulation], None], simulation: Simulation) -> None:
+    with _hang_guard.hang_guard(_hang_guard.limit), simulation:
+        body(simulation)
 
 
 def _is_failure(error: BaseException) -> bool:
@@ -147,8 +153,7 @@ def _run(
 ) -> tuple[Simulation, BaseException | None]:
     simulation = Simulation(seed, tape=tape)
     try:
-        with simulation:
-            body(simulation)
+        _once(body, simulation)
     except BaseException as error:
         if not _is_failure(error):
             raise

@@ -296,7 +296,7 @@ class Scheduler:
             try:
                 if not self.over:
                     self._note(task, "begins", "")
-                    target()
+                target()  # also after the end: then it is told to end at its first wait, and cleans up after itself
             except AbandonedError:
                 pass
             except BaseException as error:  # noqa: BLE001  raised again at the end, in the test
@@ -310,15 +310,12 @@ class Scheduler:
         if self.over:  # nobody would ever let it begin
             raise RuntimeError(f"the simulation is over: {name} cannot be started")
         thread = task.thread = SystemThread(target=run, name=name, daemon=True)
-        self.tasks[task.number] = task
-        self._ready.append(task)
         try:
-            thread.start()
-        except BaseException:
-            del self.tasks[task.number]
-            self._ready.remove(task)
-            raise
+            thread.start()  # it waits for its turn
         finally:
+            if thread.ident is not None:  # also if a Ctrl-C comes just here
+                self.tasks[task.number] = task
+                self._ready.append(task)
             self.leave(starter)
         return task
 
@@ -468,12 +465,14 @@ class Scheduler:
         steps, idle = self.steps, 0.0
         try:
             while not task.baton.acquire(timeout=STUCK):
+                if self.over:
+                    return  # nobody hands it on any more
                 if self._is_idle:
                     idle += STUCK
                     if task is self.main and idle >= LAST_ARRIVAL and self._pick_up():
                         self.running = self._deadlocked()
                         return
-                elif self.steps == steps and not self.over:
+                elif self.steps == steps:
                     self._name_the_stuck()
                 steps = self.steps
         except BaseException as error:  # a Ctrl-C, or the end of its time: it has no baton, so nothing goes on in order
