@@ -17,7 +17,7 @@ from loopwarden._blocking import SYSTEM
 from loopwarden._log import describe, report
 from loopwarden._ticket import SharedTicket, Ticket, write
 from loopwarden.actors._envelope import refuse, tickets_of
-from loopwarden.actors._forgotten import forget, remember
+from loopwarden.actors._forgotten import forget, note_ending, remember
 from loopwarden.actors._inbox import Inbox
 from loopwarden.actors._messages import TicketCarrier
 from loopwarden.actors._ref import ControlRef
@@ -270,7 +270,7 @@ class ControlActor(pykka.ThreadingActor):
         return self._cause
 
     def _finish(self, cause: BaseException | None) -> None:
-        forget(self.actor_ref)  # before anybody is told of the end: whoever is may exit, and it is not forgotten then
+        note_ending(self.actor_ref)  # before anybody is told of the end: whoever is may exit, and has forgotten nothing
         pykka.ActorRegistry.unregister(self._actor_ref)
         self.actor_stopped.set()
         name = str(self._actor_ref)
@@ -291,6 +291,7 @@ class ControlActor(pykka.ThreadingActor):
             envelope = self._deferred.pop(key, None)  # None: its answer arrived just now
             if envelope is not None:
                 self._answer(envelope, None, ActorDeadError(name, cause))
+        forget(self.actor_ref)
 
     @override
     def _handle_receive(self, message: Any) -> Any:

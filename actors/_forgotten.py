@@ -6,28 +6,38 @@ import atexit
 import logging
 import warnings
 import weakref
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from loopwarden._forks import at_fork
 from loopwarden._log import report
-from loopwarden._ticket import wait_all
 from loopwarden.clock import SYSTEM_CLOCK
-from loopwarden.errors import TicketTimeoutError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from loopwarden.actors._ref import ControlRef
 
-__all__ = ["alive", "forget", "forget_pool", "remember", "remember_pool", "stop_forgotten"]
+__all__ = [
+    "alive",
+    "forget",
+    "forget_pool",
+    "not_stopped",
+    "note_ending",
+    "remember",
+    "remember_pool",
+    "stop_forgotten",
+]
 
 #: Seconds that what was forgotten has to end, all together: a forgotten loop may complete the message in hand, a pool
 #: what it has accepted, and still neither hangs the interpreter. All our threads are daemons, and the processes of a
 #: pool are killed, so after that it exits whatever they do.
 PATIENCE = 5.0
 
-# Actors that have been started and have not ended, by URN. A dict, because its single steps are atomic.
+# Actors that have been started and have not ended, by URN: those that work, and those that are about to end, of which
+# nobody need be told, but whose answers are to be given. Dicts, because their single steps are atomic.
 _alive: dict[str, ControlRef] = {}
+_ending: dict[str, ControlRef] = {}
 # What closes each pool that is open, and the pool's name, by the pool's id; as above. Weak, or none would be dropped.
 _open: dict[int, tuple[str, weakref.WeakMethod[Callable[[float], bool]]]] = {}
 
@@ -37,13 +47,25 @@ def remember(ref: ControlRef) -> None:
     _alive[ref.actor_urn] = ref
 
 
+def note_ending(ref: ControlRef) -> None:
+    """Note that an actor has nothing more to do but to tell of its end."""
+    _ending[ref.actor_urn] = ref
+    _alive.pop(ref.actor_urn, None)
+
+
 def forget(ref: ControlRef) -> None:
     """Note that an actor has ended."""
     _alive.pop(ref.actor_urn, None)
+    _ending.pop(ref.actor_urn, None)
 
 
 def alive() -> list[ControlRef]:
     """Return the actors that have been started and have not ended."""
+    return [*list(_alive.values()), *list(_ending.values())]
+
+
+def not_stopped() -> list[ControlRef]:
+    """Return those of them that somebody has forgotten to stop."""
     return list(_alive.values())
 
 
@@ -65,20 +87,24 @@ def forget_pool(pool: object) -> None:
 
 def stop_forgotten() -> None:
     """Stop every actor that is alive and close every pool, within one deadline, with a ``ResourceWarning``."""
-    refs = alive()
+    refs, ending = not_stopped(), list(_ending.values())
     pools = [(name, close) for name, method in list(_open.values()) if (close := method()) is not None]
-    if not refs and not pools:
+    if not refs and not ending and not pools:
         return
     deadline = SYSTEM_CLOCK.monotonic() + PATIENCE
     cut_off: list[str] = []
     try:
         names = ", ".join([*(str(ref) for ref in refs), *(name for name, _ in pools)])
-        warnings.warn(f"not stopped before exit: {names}", ResourceWarning, stacklevel=1)
+        if names:
+            warnings.warn(f"not stopped before exit: {names}", ResourceWarning, stacklevel=1)
     finally:  # also if warnings are errors
-        try:
-            wait_all([ref.stop(block=False) for ref in refs], PATIENCE)
-        except TicketTimeoutError:
-            cut_off += [str(ref) for ref in refs if not ref.ended.is_ready()]
+        for ref in refs:
+            with suppress(Exception):  # as below
+                ref.stop(block=False)
+        for ref in (*refs, *ending):
+            with suppress(Exception):  # of a simulation that is over: there is no thread any more that could end it
+                if not ref.ended.wait_ready(max(0.0, deadline - SYSTEM_CLOCK.monotonic())):
+                    cut_off.append(str(ref))
         # After the loops, which may need them to complete the message in hand.
         cut_off += [name for name, close in pools if not close(max(0.0, deadline - SYSTEM_CLOCK.monotonic()))]
         if cut_off:
@@ -88,6 +114,7 @@ def stop_forgotten() -> None:
 def _begin_anew() -> None:
     # A child process has none of its parent's threads: what runs there is the parent's to stop.
     _alive.clear()
+    _ending.clear()
     _open.clear()
 
 

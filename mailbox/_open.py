@@ -6,10 +6,9 @@ from functools import partial
 from inspect import signature
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 from urllib.parse import unquote, urlsplit
-from weakref import WeakKeyDictionary
 
 from loopwarden._blocking import SYSTEM
-from loopwarden.clock import Clock, current_clock
+from loopwarden.clock import SYSTEM_CLOCK, current_clock
 from loopwarden.errors import InvalidParameterError
 from loopwarden.mailbox._in_memory import InMemoryMailbox
 from loopwarden.mailbox._parameters import check_new_name
@@ -26,8 +25,9 @@ R = TypeVar("R")
 _lock = SYSTEM.lock()  # guards _in_memory
 #: A mailbox, and the options that it was opened with.
 _Opened: TypeAlias = tuple[InMemoryMailbox[Any, Any], dict[str, Any]]
-#: What is open, by name; each clock of a test has names of its own.
-_in_memory: WeakKeyDictionary[Clock, dict[str, _Opened]] = WeakKeyDictionary()
+#: What is open, by name. Each clock of a test has names of its own, which go with it: they are kept at the clock.
+_in_memory: dict[str, _Opened] = {}
+_AT_CLOCK = "_mailboxes_in_memory"
 _DEFAULTS = {name: each.default for name, each in signature(InMemoryMailbox).parameters.items()}
 
 
@@ -78,7 +78,8 @@ def _open_in_memory(name: str, body: Any, options: dict[str, Any]) -> InMemoryMa
     check_new_name(name)
     asked = options if body is Any else {"body": body, **options}
     with _lock:
-        names = _in_memory.setdefault(current_clock(), {})
+        clock = current_clock()
+        names = _in_memory if clock is SYSTEM_CLOCK else vars(clock).setdefault(_AT_CLOCK, {})
         if name not in names or names[name][0].closed:
             names[name] = (InMemoryMailbox(name, resolver=partial(_find, names), **asked), asked)
         known, opened_with = names[name]

@@ -230,11 +230,7 @@ class Household:
     def carry_out(self, effects: list[Effect]) -> None:
         """Do what the family wants."""
         # First the refs, so that whoever is told or answered below sees through them what has happened.
-        touched = self.family.roster.touched
-        while touched:
-            first = next(iter(touched))
-            del touched[first]
-            self._publish(first)
+        self._publish_changes()
         for effect in effects:
             match effect:
                 case Start():
@@ -318,6 +314,13 @@ class Household:
         self._crew.close()
         self.directory.close()
         self.log.close()
+
+    def _publish_changes(self) -> None:
+        roster = self.family.roster
+        while roster.touched:
+            touched, roster.touched = roster.touched, {}
+            for child_id in touched:
+                self._publish(child_id)
 
     def _publish(self, child_id: str) -> None:
         child = self.family.roster.children.get(child_id)

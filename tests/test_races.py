@@ -21,7 +21,7 @@ from loopwarden import (
 )
 from loopwarden._blocking import CURRENT
 from loopwarden.actors import AbandonRequest
-from loopwarden.actors._forgotten import alive
+from loopwarden.actors._forgotten import not_stopped
 from loopwarden.actors._inbox import Inbox
 from loopwarden.errors import MailboxError, TicketCancelledError
 from loopwarden.mailbox import InMemoryMailbox
@@ -191,7 +191,7 @@ def test_shutdown_is_answered_when_the_actor_is_forgotten(runs: int) -> None:
         loop = LoopActor.start(MailboxLoop(a_mailbox(), print))
         loop.send(ShutdownRequest()).wait()
 
-        assert loop not in alive()  # or the exit hook would complain of it
+        assert loop not in not_stopped()  # or the exit hook would complain of it
 
     in_many_orders(stop, runs)
 

@@ -11,7 +11,7 @@ import queue
 import random
 import threading
 from contextlib import nullcontext
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, final
 
 from loopwarden._lock_order import checked, is_checked
@@ -179,7 +179,8 @@ class _SystemBlocking:
     dice = staticmethod(random.Random)
 
     def start_thread(self, target: Callable[[], object], name: str) -> ThreadHandle:
-        thread = SystemThread(target=target, name=name, daemon=True)
+        # In a context of its own, as most Pythons have it: what is current for whoever starts it is not for the thread.
+        thread = SystemThread(target=Context().run, args=(target,), name=name, daemon=True)
         thread.start()
         return thread
 

@@ -292,4 +292,11 @@ def use_clock(clock: Clock) -> Generator[None, None, None]:
         CURRENT_CLOCK.reset(kept)
 
 
+def _forget_clocks_of_tests() -> None:
+    """Live by the machine's clock in a child process: the threads of a test's are not there."""
+    CURRENT.set(SYSTEM)
+    CURRENT_CLOCK.set(SYSTEM_CLOCK)
+
+
 at_fork(in_child=SYSTEM_CLOCK.forget_threads)
+at_fork(in_child=_forget_clocks_of_tests)

@@ -51,6 +51,32 @@ def test_a_forgotten_loop_completes_its_message_and_is_complained_about() -> Non
     assert "ResourceWarning: not stopped before exit: LoopActor 'forgotten'" in ended.stderr
 
 
+def test_exit_waits_for_an_actor_that_is_telling_of_its_end_and_complains_of_nothing() -> None:
+    ended = run_to_exit(
+        """
+        import atexit
+        from loopwarden import LoopActor, ShutdownRequest
+        from loopwarden.actors import _forgotten
+        from loopwarden.testing import Hold, ProbeLoop
+
+        _forgotten.PATIENCE = 60
+        hold = Hold()
+
+        def save(answer):
+            hold()
+            print("saved", answer.wait(0).clean_shutdown, flush=True)
+
+        LoopActor.start(ProbeLoop()).send(ShutdownRequest(timeout=60.0)).on_ready(save)
+        hold.wait_reached()
+        atexit.register(hold.release)  # runs before ours: after this, main has returned
+        """,
+        "-W",
+        "default",
+    )
+
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "saved True\n", "")
+
+
 def test_a_forgotten_loop_is_stopped_even_if_the_warning_is_an_error() -> None:
     ended = run_to_exit(FORGOTTEN_IN_MID_MESSAGE, "-W", "error")
 

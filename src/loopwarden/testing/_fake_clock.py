@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from typing import TYPE_CHECKING, Self, final
 
 from loopwarden.clock import Timer, TimerQueue, call, use_clock
@@ -10,6 +9,7 @@ from loopwarden.testing._counted_blocking import CountedBlocking
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
     from types import TracebackType
 
     from loopwarden._blocking import Blocking, Gate
@@ -52,7 +52,7 @@ class FakeClock:
         self._lock = blocking.lock()  # guards _watchers
         self._watchers: list[tuple[int, Gate]] = []
         self._wait_rest: Callable[[float], None] | None = getattr(blocking, "wait_rest", None)
-        self._entered = ExitStack()
+        self._entered: list[AbstractContextManager[None]] = []  # one for each time that it was entered
         belong_to: Callable[[FakeClock], None] | None = getattr(blocking, "belong_to", None)
         if belong_to is not None:
             belong_to(self)
@@ -149,13 +149,15 @@ class FakeClock:
                 self._watchers.remove(watcher)
 
     def __enter__(self) -> Self:
-        self._entered.enter_context(use_clock(self))
+        entered = use_clock(self)
+        entered.__enter__()
+        self._entered.append(entered)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
-        self._entered.close()
+        self._entered.pop().__exit__(None, None, None)
 
     def __repr__(self) -> str:
         return f"<FakeClock at {self._now}, {len(self._timers)} timers>"

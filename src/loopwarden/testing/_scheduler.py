@@ -224,6 +224,7 @@ class Scheduler:
                 self.preemptions.append((task, verb, thing, self.now, chosen))
                 self._hand_over(task, chosen)
             task.is_switching = False
+            self._raise_error(task)
         self._note(task, verb, thing)
         return task
 
@@ -250,10 +251,15 @@ class Scheduler:
         task.is_switching = False
         if task is self.main:
             self._waits_since = None
+        self._raise_error(task)
+        return not task.timed_out
+
+    @staticmethod
+    def _raise_error(task: Task) -> None:
+        __tracebackhide__ = True
         if task.error is not None:
             error, task.error = task.error, None
             raise error
-        return not task.timed_out
 
     def wake(self, task: Task) -> bool:
         """Let a thread that blocks go on when its turn comes; false if it does not, or was woken before."""
@@ -348,6 +354,13 @@ class Scheduler:
         self._outside -= 1
         if self.over:
             raise self._left_behind(task)
+        self._raise_error(task)
+
+    def interrupt(self, error: BaseException) -> None:
+        """End the simulation at once, because the test has been interrupted, outside, by ``error``."""
+        with self._door:
+            self.over = True
+            self._interruption = error
 
     def end(self) -> None:
         """End the simulation: whoever is left is told to end, one after another."""
@@ -434,10 +447,21 @@ class Scheduler:
     def _give_up(self, task: Task) -> None:
         self._max_steps += self._max_steps  # the test may go on after it has seen the error
         error = DeadlockError(f"no end after {self.steps} steps, at {self.now:.1f} s:\n{self.describe()}")
-        if task is self.main:
+        main = self.main
+        if task is main:
             raise error
-        if self.wake(self.main):
-            self.main.error = error
+        main.error = error  # raised where it is
+        if main.is_outside:
+            return
+        # It goes on at once: on a tape that is at its end it might never be chosen.
+        main.is_waiting = False
+        main.wait += 1
+        if main in self._ready:
+            self._ready.remove(main)
+        self._ready.append(task)
+        task.is_switching = True
+        self._hand_over(task, main)
+        task.is_switching = False
 
     def _hand_over(self, task: Task, chosen: Task) -> None:
         self.running = chosen

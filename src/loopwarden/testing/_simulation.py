@@ -230,6 +230,11 @@ class Simulation:
         task = self.scheduler.go_out()
         try:
             yield
+        except BaseException as error:
+            # A Ctrl-C, or the end of the test's time: whoever has the baton may never give it up.
+            if task is self.scheduler.main and (not isinstance(error, Exception) or hasattr(error, "is_hang")):
+                self.scheduler.interrupt(error)
+            raise
         finally:
             if task is not None:
                 self.scheduler.come_back(task)
