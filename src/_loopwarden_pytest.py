@@ -122,12 +122,11 @@ def warden(request: pytest.FixtureRequest, _loopwarden_time: None) -> Iterator[S
 
 
 @pytest.fixture
-def mailbox(_loopwarden_time: None) -> Iterator[FaultyMailbox[Any, Any]]:
+def mailbox(_loopwarden_time: None) -> FaultyMailbox[Any, Any]:
     """A mailbox in simulated time, which can be made to fail."""
     from loopwarden.testing import _fixtures  # noqa: PLC0415  see above
 
-    with _fixtures.open_mailbox_for_test() as mailbox:
-        yield mailbox
+    return _fixtures.open_mailbox_for_test()
 
 
 @pytest.fixture

@@ -50,7 +50,8 @@ def test_hang_guard_ends_what_hangs_at_the_end_of_a_block_too(
 
 
 def test_hang_guard_lets_threads_pass_that_are_not_of_the_simulation_in_which_it_ends_the_test() -> None:
-    lock, jobs_are_there = threading.Lock(), threading.Event()
+    lock = threading.Lock()
+    has_turn: Ticket[None] = Ticket(SYSTEM)
     passed: list[bool] = []
 
     with pytest.raises(HangError), Simulation() as simulation:  # noqa: PT012  it is what is tested
@@ -59,16 +60,15 @@ def test_hang_guard_lets_threads_pass_that_are_not_of_the_simulation_in_which_it
         lock.acquire()
 
         def take() -> None:
-            jobs_are_there.set()
+            has_turn.complete(None)
             lock.acquire(timeout=60)
 
         def come_in() -> None:
-            jobs_are_there.wait(60)
+            has_turn.wait(60)
             answer.complete("done")
 
         simulation.start_thread(take, "with the turn")
-        foreign = threading.Thread(target=come_in, daemon=True)
-        foreign.start()
+        foreign = SYSTEM.start_thread(come_in, "foreign")
         try:
             with hang_guard(0.2):
                 never.wait()

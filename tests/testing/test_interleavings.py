@@ -238,7 +238,7 @@ def test_interleavings_end_a_run_that_hangs(monkeypatch: pytest.MonkeyPatch) -> 
         for thread in threads:
             thread.join()
 
-    with pytest.raises(HangError, match="not ended after 0.2 real seconds") as raised:
+    with pytest.raises(HangError, match=r"not ended after 0.2 real seconds") as raised:
         as_test(interleavings(200)(hangs))()
     wait_no_threads(10)
 

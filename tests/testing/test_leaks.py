@@ -8,6 +8,7 @@ import pytest
 
 from loopwarden import ChildSpec, LoopActor, MailboxLoop, ShutdownRequest
 from loopwarden._blocking import SYSTEM, SystemThread
+from loopwarden.errors import SupervisorGaveUp
 from loopwarden.mailbox import InMemoryMailbox
 from loopwarden.testing import FaultyMailbox, Hold, LeakError, Probe, ProbeLoop, Simulation, find_leaks, wait_no_threads
 from loopwarden.testing import _leaks as module
@@ -154,7 +155,8 @@ def test_find_leaks_bears_a_thread_that_is_just_being_started(
 
 
 def test_leak_error_tells_all_that_a_test_in_a_simulation_has_left_behind() -> None:
-    with pytest.raises(LeakError) as raised, checked_simulation(0, passed), open_mailbox_for_test() as mailbox:  # noqa: PT012  it is what is tested
+    with pytest.raises(LeakError) as raised, checked_simulation(0, passed):  # noqa: PT012  it is what is tested
+        mailbox = open_mailbox_for_test()
         mailbox.send("a picture")
         mailbox.receive()
         LoopActor.start(ProbeLoop(), name="forgotten")
@@ -167,12 +169,14 @@ def test_leak_error_tells_all_that_a_test_in_a_simulation_has_left_behind() -> N
 
 
 def test_leak_error_is_not_raised_for_a_test_that_has_failed_anyway() -> None:
-    with checked_simulation(0, failed), open_warden(failed), open_mailbox_for_test() as mailbox:
+    with checked_simulation(0, failed), open_warden(failed):
+        mailbox = open_mailbox_for_test()
         mailbox.send("a picture")
         mailbox.receive()
     with checked_simulation(0, passed):
         pass
-    with checked_fake_clock(failed), open_warden(failed), open_mailbox_for_test() as mailbox:
+    with checked_fake_clock(failed), open_warden(failed):
+        mailbox = open_mailbox_for_test()
         mailbox.send("a picture")
         mailbox.receive()
     with checked_fake_clock(passed):
@@ -190,6 +194,48 @@ def test_leak_error_is_raised_for_threads_that_truly_race(monkeypatch: pytest.Mo
 def test_warden_that_the_test_has_ended_is_left_alone() -> None:
     with checked_simulation(0, passed), open_warden(passed) as warden:
         warden.stop()
+
+
+def kill(_: object) -> None:
+    raise SystemExit("crash")
+
+
+class Broken:
+    """A loop that dies as soon as it runs."""
+
+    def run(self) -> None:
+        raise SystemExit("crash")
+
+    def shutdown(self, timeout: float = 30.0) -> bool:
+        del timeout
+        return True
+
+
+def test_warden_that_gave_up_unheard_fails_the_test() -> None:
+    with (  # noqa: PT012  it is what is tested
+        pytest.raises(SupervisorGaveUp),
+        checked_simulation(0, passed) as simulation,
+        open_warden(passed) as warden,
+    ):
+        warden.spawn(ChildSpec(id="loop", start=Broken))
+        simulation.advance(600)
+
+
+def test_warden_that_gave_up_and_was_heard_is_left_alone() -> None:
+    with checked_simulation(0, passed), open_warden(passed) as warden:
+        warden.spawn(ChildSpec(id="loop", start=Broken))
+        with pytest.raises(SupervisorGaveUp):
+            warden.wait()
+
+
+def test_warden_allows_a_message_that_kills_its_loop_to_become_a_dead_letter() -> None:
+    with checked_simulation(0, passed), open_warden(passed) as warden:
+        mailbox = open_mailbox_for_test()
+        warden.spawn(ChildSpec(id="loop", start=lambda: MailboxLoop(mailbox, kill)))
+
+        letter = mailbox.dead(mailbox.send("poison")).wait()
+
+        assert letter.delivery_count == 5
 
 
 def test_warden_that_does_not_stop_cleanly_fails_the_test() -> None:

@@ -157,6 +157,41 @@ def test_plugin_lets_a_test_of_threads_that_truly_race_fail_for_its_leaks(projec
     result.stdout.fnmatch_lines(["*- thread forgotten-*", "*- actor *forgotten*"])
 
 
+@pytest.mark.parametrize(
+    "fixtures",
+    [
+        "mailbox",
+        "mailbox, warden",
+        "warden, mailbox",
+        "mailbox, simulation",
+        "fake_clock, mailbox",
+        "mailbox, fake_clock",
+    ],
+)
+def test_plugin_lets_a_test_fail_that_forgets_a_loop_on_its_mailbox(fixtures: str, project: pytest.Pytester) -> None:
+    result = run(
+        project,
+        f"""
+        from loopwarden import LoopActor, MailboxLoop
+        from loopwarden.testing import _leaks
+
+        _leaks.LAST_GRACE = 0.1
+
+        def test_loop({fixtures}):
+            LoopActor.start(MailboxLoop(mailbox, print), name="forgotten")
+            mailbox.acknowledged(mailbox.send("a picture")).wait()
+
+        def test_clean({fixtures}):
+            pass
+        """,
+    )
+
+    result.assert_outcomes(passed=2, errors=1)
+    result.stdout.fnmatch_lines(
+        ["*LeakError: the test has left behind:", "*- thread forgotten*", "*- actor *forgotten*"]
+    )
+
+
 def test_plugin_does_not_blame_a_test_for_what_others_have_left(project: pytest.Pytester) -> None:
     result = run(
         project,

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 __all__ = ["checked_fake_clock", "checked_simulation", "open_mailbox_for_test", "open_warden"]
 
+#: How many restarts the fixture `warden` allows in how many seconds: more than the five deliveries of `mailbox`, so
+#: that a message that kills its loop is a dead letter before the warden gives up. A loop that dies whenever it is
+#: started comes to that, with the usual back-off, in five minutes.
+_INTENSITY, _PERIOD = 10, 600.0
 _mailboxes: list[FaultyMailbox[Any, Any]] = []
 
 
@@ -29,52 +33,70 @@ _mailboxes: list[FaultyMailbox[Any, Any]] = []
 def checked_simulation(seed: int | str, has_failed: Callable[[], bool]) -> Generator[Simulation, None, None]:
     """Give a simulation that complains about what is left behind at its end, unless the test has failed anyway."""
     before = standing()
-    with Simulation(seed) as simulation:
+    with Simulation(seed) as simulation, _closed_mailboxes():
         yield simulation
         if not has_failed():
             simulation.settle()  # whoever is about to end has ended
             _complain(before, simulation, simulation)
-    _mailboxes.clear()
 
 
 @contextmanager
 def checked_fake_clock(has_failed: Callable[[], bool]) -> Generator[FakeClock, None, None]:
     """Give a clock that complains likewise."""
     before = standing()
-    with FakeClock() as clock:
+    with FakeClock() as clock, _closed_mailboxes():
         yield clock
         if not has_failed():
             _complain(before, None, clock.blocking)
-    _mailboxes.clear()
+
+
+@contextmanager
+def _closed_mailboxes() -> Generator[None, None, None]:
+    """Close the mailboxes of a test when all has been looked at: that ends a loop which the test has forgotten."""
+    try:
+        yield
+    finally:
+        mailboxes, _mailboxes[:] = list(_mailboxes), []
+        for each in mailboxes:
+            each.close()
 
 
 def _complain(before: list[object], simulation: Simulation | None, seam: Blocking) -> None:
     leaks = find_leaks(before=before, simulation=simulation, mailboxes=_mailboxes, seam=seam)
-    _mailboxes.clear()
     if leaks:
         raise LeakError("the test has left behind:\n" + "\n".join(f"- {each}" for each in leaks))
 
 
 @contextmanager
 def open_warden(has_failed: Callable[[], bool]) -> Generator[SupervisorRef, None, None]:
-    """Give a supervisor that is shut down at the end, and must have stopped cleanly then, unless the test failed."""
-    warden = Supervisor.start("warden")
+    """Give a supervisor that is shut down at the end, and must have stopped cleanly then, unless the test failed.
+
+    Raises:
+        SupervisorGaveUp: if it has given up, and the test has not heard of it by `SupervisorRef.wait`.
+    """
+    warden = Supervisor.start("warden", intensity=_INTENSITY, period=_PERIOD)
     yield warden
     if has_failed():
         warden.stop(block=False)
         return
+    clock = current_clock()
+    if isinstance(clock, Simulation):
+        clock.settle()  # a loop that is about to end, or the warden, has ended: neither is stopped on its way
     if warden.ended.is_ready():
-        return  # the test has ended it, or it has given up: a test that expects neither sees that
+        if not warden.has_told:
+            warden.wait()  # it returns if the test has ended it
+        return
     result = warden.send(ShutdownRequest(timeout=30.0)).wait()
     warden.stop()
     assert result.clean_shutdown, f"the warden did not stop cleanly: {result.error}"
 
 
-@contextmanager
-def open_mailbox_for_test() -> Generator[FaultyMailbox[Any, Any], None, None]:
-    """Give a mailbox that keeps bodies as JSON, as a durable one does, and that can be made to fail."""
+def open_mailbox_for_test() -> FaultyMailbox[Any, Any]:
+    """Return a mailbox that keeps bodies as JSON, as a durable one does, and that can be made to fail.
+
+    It is closed with the clock of the test, after the leaks were looked for.
+    """
     inner: InMemoryMailbox[Any, Any] = InMemoryMailbox("mailbox", roundtrip=True, clock=current_clock())
     mailbox: FaultyMailbox[Any, Any] = FaultyMailbox(inner)
     _mailboxes.append(mailbox)
-    yield mailbox
-    mailbox.close()
+    return mailbox

@@ -32,6 +32,9 @@ limit = 60.0
 class HangError(AssertionError):
     """A test did not end in time; the text has the tree, each loop's state and each thread's stack."""
 
+    #: Tells a simulation that it is not one of the test's own errors.
+    is_hang = True
+
 
 @contextmanager
 def hang_guard(seconds: float) -> Generator[None, None, None]:
@@ -64,7 +67,7 @@ def hang_guard(seconds: float) -> Generator[None, None, None]:
             told = f"({error!r} while telling what it does)"
         told = f"the test has not ended after {seconds:g} real seconds\n{told}"
         with suppress(Exception):  # this may have interrupted somebody who prints
-            print(told, file=sys.stderr, flush=True)
+            sys.stderr.write(f"{told}\n")
         raise HangError(told)
 
     signal.signal(signal.SIGALRM, hang)
