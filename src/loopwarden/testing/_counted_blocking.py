@@ -11,6 +11,7 @@ from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 
 from loopwarden._blocking import SYSTEM, SystemThread
+from loopwarden._frames import current_frames
 from loopwarden.clock import use_clock
 
 if TYPE_CHECKING:
@@ -158,7 +159,7 @@ class CountedBlocking:
     def _describe(self, excepted: frozenset[int]) -> str:
         with _mutex:
             busy = [self._threads[number] for number in sorted(self._at_work - excepted) if number in self._threads]
-        frames = sys._current_frames()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  the only way to their stacks
+        frames = current_frames()
         texts: list[str] = []
         for name, ident in busy:
             frame = None if ident is None else frames.get(ident)

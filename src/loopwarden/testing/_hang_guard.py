@@ -9,6 +9,7 @@ import traceback
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from loopwarden._frames import current_frames
 from loopwarden.actors import LoopRef
 from loopwarden.actors._forgotten import alive
 from loopwarden.clock import current_clock
@@ -93,7 +94,7 @@ def describe_everything() -> str:
 
 
 def _stacks() -> str:
-    frames = sys._current_frames()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  the only way to their stacks
+    frames = current_frames()
     return "\n".join(
         f"- {thread.name}\n{''.join(traceback.format_stack(frames[thread.ident])[-6:])}"
         for thread in threading.enumerate()

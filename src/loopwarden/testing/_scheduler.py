@@ -18,6 +18,7 @@ from collections import deque
 from typing import TYPE_CHECKING, final
 
 from loopwarden._blocking import SystemThread
+from loopwarden._frames import current_frames
 from loopwarden._log import mute, report
 
 if TYPE_CHECKING:
@@ -314,6 +315,8 @@ class Scheduler:
                 self._end(task)
 
         if self.over:  # nobody would ever let it begin
+            if starter.thread is not None:
+                raise self._left_behind(starter)
             raise RuntimeError(f"the simulation is over: {name} cannot be started")
         thread = task.thread = SystemThread(target=run, name=name, daemon=True)
         try:
@@ -587,7 +590,7 @@ class Scheduler:
 
 def stack_of_thread(task: Task) -> str:
     """Return where a thread is, without the frames of the simulation itself."""
-    frame = None if task.ident is None else sys._current_frames().get(task.ident)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  the only way to it
+    frame = None if task.ident is None else current_frames().get(task.ident)
     return "".join(traceback.format_list(_interesting(frame))) or "    (it has not begun)\n"
 
 

@@ -1,0 +1,28 @@
+"""Where threads are."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+__all__ = ["current_frames"]
+
+
+def current_frames() -> dict[int, FrameType]:
+    """Return the frame in which each thread is, by the thread's id.
+
+    Pythons before 3.11.9 and 3.12.3 hold a lock meanwhile that every thread needs to begin and to end. If the garbage
+    collector comes just then, and runs anybody's finaliser, another thread gets its turn, waits for that lock, and the
+    whole process stands still. So the collector has to wait.
+    """
+    is_collecting = gc.isenabled()
+    gc.disable()
+    try:
+        return sys._current_frames()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  there is no other way
+    finally:
+        if is_collecting:
+            gc.enable()
