@@ -11,7 +11,6 @@ import heapq
 import itertools
 import logging
 import math
-import sys
 import threading
 import traceback
 from collections import deque
