@@ -16,11 +16,13 @@ from loopwarden.clock import SYSTEM_CLOCK
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from loopwarden._blocking import Blocking
     from loopwarden.actors._ref import ControlRef
 
 __all__ = [
     "alive",
     "forget",
+    "forget_all",
     "forget_pool",
     "not_stopped",
     "note_ending",
@@ -69,6 +71,18 @@ def not_stopped() -> list[ControlRef]:
     return list(_alive.values())
 
 
+def forget_all(seam: Blocking) -> list[ControlRef]:
+    """Forget the actors of a seam whose threads are all gone; return them."""
+    refs = [ref for ref in alive() if _seam_of(ref) is seam]
+    for ref in refs:
+        forget(ref)
+    return refs
+
+
+def _seam_of(ref: ControlRef) -> Blocking:
+    return ref._blocking  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  nobody else asks what it blocks on
+
+
 def remember_pool(pool: object, close: Callable[[float], bool]) -> None:
     """Note that a pool was made.
 
@@ -87,7 +101,11 @@ def forget_pool(pool: object) -> None:
 
 def stop_forgotten() -> None:
     """Stop every actor that is alive and close every pool, within one deadline, with a ``ResourceWarning``."""
-    refs, ending = not_stopped(), list(_ending.values())
+    # In a simulation that is over nobody is left who could stop, or be waited for.
+    refs, ending = (
+        [ref for ref in each if not getattr(_seam_of(ref), "is_over", False)]
+        for each in (not_stopped(), list(_ending.values()))
+    )
     pools = [(name, close) for name, method in list(_open.values()) if (close := method()) is not None]
     if not refs and not ending and not pools:
         return

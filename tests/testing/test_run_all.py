@@ -8,6 +8,8 @@ from loopwarden.mailbox import InMemoryMailbox
 from loopwarden.testing import run_all
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from loopwarden import Message
     from loopwarden.testing import FakeClock
 
@@ -138,3 +140,27 @@ def test_run_all_raises_what_ends_a_loop_and_gives_everything_back(jobs: InMemor
 
 def test_run_all_of_an_empty_mailbox_is_nothing(jobs: InMemoryMailbox[Any, Any]) -> None:
     assert run_all(jobs, lambda _: None) == []
+
+
+def test_run_all_refuses_a_handler_that_would_do_nothing(jobs: InMemoryMailbox[Any, Any]) -> None:
+    async def coroutine(message: object) -> None: ...
+
+    def generator(message: object) -> Generator[None, None, None]:
+        yield
+
+    jobs.send("a body")
+
+    for handler in (coroutine, generator):
+        with pytest.raises(TypeError, match="plain function"):
+            run_all(jobs, handler)
+
+
+def test_run_all_takes_a_handler_that_returns_a_coroutine_as_failing(jobs: InMemoryMailbox[Any, Any]) -> None:
+    async def coroutine() -> None: ...
+
+    jobs.send("a body")
+
+    [outcome] = run_all(jobs, lambda _: coroutine(), attempts=1)
+
+    assert outcome.fate == "failed"
+    assert isinstance(outcome.error, TypeError)

@@ -34,6 +34,7 @@ from loopwarden import (
     wait_all,
 )
 from loopwarden._blocking import SYSTEM, SystemThread
+from loopwarden.actors import _forgotten
 from loopwarden.clock import SYSTEM_CLOCK, current_clock
 from loopwarden.errors import TicketTimeoutError
 from loopwarden.mailbox import InMemoryMailbox, SqliteMailbox
@@ -853,6 +854,30 @@ def test_simulation_ends_threads_that_were_left_behind_in_silence(caplog: pytest
     assert not wait_no_threads()
     assert caplog.records == []
     assert simulation.scheduler.deaf == []
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_simulation_forgets_the_actors_that_were_left_behind(seed: int, caplog: pytest.LogCaptureFixture) -> None:
+    with Simulation(seed) as simulation:
+        jobs = open_mailbox("memory://jobs", body=str)
+        ref = LoopActor.start(MailboxLoop(jobs, lambda _: None))
+        known = ref in _forgotten.alive()
+
+    assert known
+    assert simulation.is_over
+    assert _forgotten.alive() == []
+    assert pykka.ActorRegistry.get_all() == []
+    assert caplog.text == ""
+
+
+def test_simulation_that_is_over_is_not_asked_to_stop_its_actors_at_exit() -> None:
+    with Simulation():
+        ref = LoopActor.start(ProbeLoop())
+    _forgotten.remember(ref)
+    try:
+        _forgotten.stop_forgotten()  # it would warn, and a warning is an error here
+    finally:
+        _forgotten.forget(ref)
 
 
 def test_simulation_ends_a_thread_that_makes_something_else_of_its_end() -> None:

@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, final
 
+from loopwarden.actors._handler import check_handler, refuse_unfinished
 from loopwarden.errors import ReceiptHandleExpiredError
 
 if TYPE_CHECKING:
@@ -57,9 +58,11 @@ def run_all(
         attempts: How often each is tried; as often as the mailbox allows if not given.
 
     Raises:
+        TypeError: if the handler is a coroutine function or a generator.
         BaseException: what the handler raises, if it is no ``Exception``: that ends a loop too. The message is given
             back.
     """
+    check_handler(handler)
     outcomes: dict[str, Outcome] = {}
     deliveries: dict[str, int] = {}
     held: list[Message[T, R]] = []
@@ -85,7 +88,7 @@ def _try(
 ) -> Outcome:
     error: BaseException | None = None
     try:
-        handler(message)
+        refuse_unfinished(handler(message))
         if not message.is_finalized:
             message.acknowledge()
     except ReceiptHandleExpiredError as raised:

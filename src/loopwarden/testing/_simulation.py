@@ -10,6 +10,9 @@ from collections import deque
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, final
 
+import pykka
+
+from loopwarden.actors._forgotten import forget_all
 from loopwarden.clock import Timer, TimerThread, current_clock, use_clock
 from loopwarden.testing._place import place_of
 from loopwarden.testing._scheduler import Scheduler, Task, Thing
@@ -41,7 +44,8 @@ class Simulation:
     go on until that is there. When all are at rest and somebody waits for time, time jumps to the next moment for which
     somebody does. So nothing has to be advanced, and hours pass in a second.
 
-    What a thread raises and nobody catches is raised at the end of the block.
+    What a thread raises and nobody catches is raised at the end of the block. Threads and actors that are alive then
+    are ended and forgotten; only the fixtures of the pytest plugin take them for leaks.
 
     The same seed gives the same run, choice by choice. A run that fails is told by its seed, or by its `tape`.
 
@@ -105,7 +109,11 @@ class Simulation:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
         self._entered.close()
-        self.scheduler.end()
+        try:
+            self.scheduler.end()
+        finally:
+            for ref in forget_all(self):  # their threads are gone: nobody can stop them any more, or has to
+                pykka.ActorRegistry.unregister(ref)
         if self.scheduler.errors and error is None:
             raise self.scheduler.errors[0]
 
@@ -115,6 +123,11 @@ class Simulation:
     def now(self) -> float:
         """The simulated time, in monotonic seconds."""
         return self.scheduler.now
+
+    @property
+    def is_over(self) -> bool:
+        """True from the end of its block on, or from a hang on that ended the test: nobody waits for anybody then."""
+        return self.scheduler.over
 
     @property
     def tape(self) -> list[int]:
