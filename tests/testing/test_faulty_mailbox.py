@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from loopwarden import ChildSpec, LoopActor, MailboxLoop, Supervisor
-from loopwarden.errors import MailboxConnectionError, ReceiptHandleExpiredError
+from loopwarden.errors import MailboxConnectionError, ReceiptHandleExpiredError, TicketTimeoutError
 from loopwarden.mailbox import InMemoryMailbox, Mailbox
-from loopwarden.testing import FaultyMailbox, Simulation
+from loopwarden.testing import DeadlockError, FaultyMailbox, Simulation
 from loopwarden.testing.contracts import MailboxContract
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def test_faulty_mailbox_expires_a_lease_whoever_holds_it(faulty: FaultyMailbox[A
     with pytest.raises(ReceiptHandleExpiredError):
         message.acknowledge()
     again.acknowledge()
-    with pytest.raises(KeyError):
+    with pytest.raises(LookupError, match=f"nobody holds '{again.id}'.*sent, received 2 times, acknowledged"):
         faulty.expire_lease(again.id)
 
 
@@ -159,6 +159,57 @@ def test_faulty_mailbox_tells_what_is_dead(how: str, clock: FakeClock) -> None:
     assert not before
     assert dead.wait(timeout=60).body == "a body"
     assert faulty.dead(message.id) is dead
+
+
+def test_faulty_mailbox_says_at_once_that_no_acknowledgement_comes_of_a_dead_letter(clock: FakeClock) -> None:
+    inner: InMemoryMailbox[str, Any] = InMemoryMailbox("jobs", clock=clock, max_deliveries=1)
+    faulty = FaultyMailbox(inner, clock=clock)
+    before = faulty.acknowledged(faulty.send("a body"))
+    [message] = faulty.receive()
+
+    message.nack(error="no use")
+
+    for ticket in (before, faulty.acknowledged(message.id)):
+        with pytest.raises(AssertionError, match=r"sent, received 1 time, a dead letter because: .*no use"):
+            ticket.wait(timeout=60)
+    assert faulty.dead(message.id).wait(timeout=60).body == "a body"
+
+
+def test_faulty_mailbox_says_at_once_that_no_dead_letter_comes_of_what_is_acknowledged(
+    faulty: FaultyMailbox[Any, Any],
+) -> None:
+    before = faulty.dead(faulty.send("a body"))
+    [message] = faulty.receive()
+
+    message.acknowledge()
+
+    for ticket in (before, faulty.dead(message.id)):
+        with pytest.raises(AssertionError, match=r"no dead letter comes of .*: sent, received 1 time, acknowledged"):
+            ticket.wait(timeout=60)
+
+
+def test_faulty_mailbox_says_what_was_waited_for_in_vain(faulty: FaultyMailbox[Any, Any]) -> None:
+    message_id = faulty.send("a body")
+
+    with pytest.raises(
+        TicketTimeoutError, match=f"acknowledgement of '{message_id}', of which is known: sent, after 0 s"
+    ):
+        faulty.acknowledged(message_id).wait(timeout=0)
+    with pytest.raises(TicketTimeoutError, match="dead letter of 'a body', of which is known: never sent"):
+        faulty.dead("a body").wait(timeout=0)
+
+
+def test_faulty_mailbox_says_in_a_deadlock_what_was_waited_for() -> None:
+    with Simulation():
+        faulty: FaultyMailbox[Any, Any] = FaultyMailbox(InMemoryMailbox("jobs"))
+        message_id = faulty.send("a body")
+
+        with pytest.raises(DeadlockError) as raised:
+            faulty.acknowledged(message_id).wait()
+
+    assert raised.value.__notes__ == [
+        f"what was waited for is the acknowledgement of '{message_id}', of which is known: sent"
+    ]
 
 
 def test_faulty_mailbox_knows_who_holds_what(faulty: FaultyMailbox[Any, Any]) -> None:

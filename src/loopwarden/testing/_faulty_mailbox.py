@@ -5,14 +5,18 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, final
 
+from typing_extensions import override
+
 from loopwarden._ticket import Ticket, write
 from loopwarden.clock import resolve_clock
-from loopwarden.errors import MailboxConnectionError
+from loopwarden.errors import MailboxConnectionError, TicketTimeoutError
 from loopwarden.testing._place import place_of
+from loopwarden.testing._scheduler import DeadlockError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from loopwarden._blocking import Blocking
     from loopwarden.clock import Clock
     from loopwarden.mailbox import Capabilities, DeadLetter, DeadLetters, Mailbox, Message, Reaped, Token
     from loopwarden.mailbox._message import Courier
@@ -27,8 +31,8 @@ R = TypeVar("R")
 class FaultyMailbox(Generic[T, R]):
     """Everything goes to a real mailbox, unless a test has it fail.
 
-    It also knows what cannot be asked of a mailbox: `acknowledged` and `dead` are tickets to wait for, and `leases` is
-    what was received and is not finished.
+    It also knows what cannot be asked of a mailbox: `acknowledged` and `dead` are tickets to wait for, each of which
+    fails at once if the other comes true, and `leases` is what was received and is not finished.
 
     Args:
         mailbox: The real one.
@@ -41,6 +45,9 @@ class FaultyMailbox(Generic[T, R]):
         self._is_away = False
         self._failures: list[BaseException] = []
         self._held: dict[str, tuple[Message[T, R], str]] = {}
+        self._sent: set[str] = set()
+        self._received: dict[str, int] = {}
+        self._letters: dict[str, DeadLetter[T]] = {}
         self._acknowledged: dict[str, Ticket[None]] = {}
         self._dead: dict[str, Ticket[DeadLetter[T]]] = {}
 
@@ -62,9 +69,11 @@ class FaultyMailbox(Generic[T, R]):
         """Let the lease of a message that was received end now, whoever holds it: it can be received again.
 
         Raises:
-            KeyError: if nobody holds it.
+            LookupError: if nobody holds it.
         """
         message_id = message if isinstance(message, str) else message.id
+        if message_id not in self._held:
+            raise LookupError(f"nobody holds {self._known(message_id)}")
         held, _ = self._held.pop(message_id)
         courier = held.courier.inner if isinstance(held.courier, _Watching) else held.courier
         courier.settle_extend(cast("Any", held), 0)  # also while the broker is away: leases end without a connection
@@ -74,12 +83,25 @@ class FaultyMailbox(Generic[T, R]):
     # What becomes of messages.
 
     def acknowledged(self, message_id: str) -> Ticket[None]:
-        """Return a ticket that resolves when that message is acknowledged."""
-        return self._acknowledged.setdefault(message_id, Ticket(self._blocking))
+        """Return a ticket that resolves when that message is acknowledged.
+
+        It fails with an ``AssertionError`` as soon as a dead letter has become of it instead.
+        """
+        ticket = self._acknowledgement(message_id)
+        self._look_for_letters()
+        return ticket
 
     def dead(self, message_id: str) -> Ticket[DeadLetter[T]]:
-        """Return a ticket that resolves with the dead letter that becomes of that message."""
-        ticket: Ticket[DeadLetter[T]] = self._dead.setdefault(message_id, Ticket(self._blocking))
+        """Return a ticket that resolves with the dead letter that becomes of that message.
+
+        It fails with an ``AssertionError`` as soon as the message is acknowledged instead.
+        """
+        fresh: Ticket[DeadLetter[T]] = _FateTicket(
+            self._blocking, lambda: f"the dead letter of {self._known(message_id)}"
+        )
+        ticket = self._dead.setdefault(message_id, fresh)
+        if self._is_acknowledged(message_id):
+            self._refuse_death(message_id)
         self._look_for_letters()
         return ticket
 
@@ -121,16 +143,20 @@ class FaultyMailbox(Generic[T, R]):
     ) -> str:
         """Send one message; return its id."""
         self._check()
-        return self._mailbox.send(
+        message_id = self._mailbox.send(
             body, reply_to=reply_to, delay=delay, dedup_id=dedup_id, headers=headers, timeout=timeout
         )
+        self._sent.add(message_id)
+        return message_id
 
     def send_many(
         self, bodies: Iterable[T], *, headers: Mapping[str, str] | None = None, timeout: float = 0
     ) -> list[str]:
         """Send all of them; return their ids."""
         self._check()
-        return self._mailbox.send_many(bodies, headers=headers, timeout=timeout)
+        message_ids = self._mailbox.send_many(bodies, headers=headers, timeout=timeout)
+        self._sent.update(message_ids)
+        return message_ids
 
     def receive(
         self,
@@ -153,6 +179,7 @@ class FaultyMailbox(Generic[T, R]):
         for message in messages:
             place = place_of(sys._getframe(1))  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  the only way to whoever receives
             self._held[message.id] = (message, place)
+            self._received[message.id] = self._received.get(message.id, 0) + 1
             message.courier = _Watching(message.courier, self)
         self._look_for_letters()
         return messages
@@ -210,7 +237,9 @@ class FaultyMailbox(Generic[T, R]):
     def note_acknowledged(self, message_id: str) -> None:
         """Let those know who wait for it."""
         self._held.pop(message_id, None)
-        write(self.acknowledged(message_id))
+        write(self._acknowledgement(message_id))
+        if message_id in self._dead:
+            self._refuse_death(message_id)
 
     def note_given_back(self, message_id: str) -> None:
         """Look what has become of it."""
@@ -218,9 +247,39 @@ class FaultyMailbox(Generic[T, R]):
         self._look_for_letters()
 
     def _look_for_letters(self) -> None:
-        for message_id, ticket in list(self._dead.items()):
-            if not ticket.is_ready() and (letter := self._mailbox.dead_letters.get(message_id)) is not None:
-                write(ticket, letter)
+        for tickets in (self._dead, self._acknowledged):
+            for message_id, ticket in list(cast("dict[str, Ticket[Any]]", tickets).items()):
+                if ticket.is_ready() or (letter := self._mailbox.dead_letters.get(message_id)) is None:
+                    continue
+                self._letters[message_id] = letter
+                if tickets is self._dead:
+                    write(ticket, letter)
+                else:
+                    write(ticket, error=AssertionError(f"no acknowledgement comes of {self._known(message_id)}"))
+
+    def _acknowledgement(self, message_id: str) -> Ticket[None]:
+        fresh: Ticket[None] = _FateTicket(self._blocking, lambda: f"the acknowledgement of {self._known(message_id)}")
+        return self._acknowledged.setdefault(message_id, fresh)
+
+    def _is_acknowledged(self, message_id: str) -> bool:
+        ticket = self._acknowledged.get(message_id)
+        return ticket is not None and ticket.is_ready() and not ticket.has_failed()
+
+    def _refuse_death(self, message_id: str) -> None:
+        write(self._dead[message_id], error=AssertionError(f"no dead letter comes of {self._known(message_id)}"))
+
+    def _known(self, message_id: str) -> str:
+        """Return a message's id, and what is known of it; nobody is asked."""
+        known = ["sent" if message_id in self._sent else "never sent by this FaultyMailbox"]
+        if times := self._received.get(message_id):
+            known.append(f"received {times} time{'s' * (times > 1)}")
+        if message_id in self._held and not self._held[message_id][0].is_finalized:
+            known.append("held by who has received it")
+        if self._is_acknowledged(message_id):
+            known.append("acknowledged")
+        elif (letter := self._letters.get(message_id)) is not None:
+            known.append(f"a dead letter because: {letter.reason}{f', {letter.error}' if letter.error else ''}")
+        return f"{message_id!r}, of which is known: {', '.join(known)}"
 
     def _check(self) -> None:
         if self._is_away:
@@ -231,6 +290,32 @@ class FaultyMailbox(Generic[T, R]):
 
     def __repr__(self) -> str:
         return f"<FaultyMailbox around {self._mailbox!r}>"
+
+
+@final
+class _FateTicket(Ticket[T]):
+    """A ticket that says what was waited for, if nothing came."""
+
+    def __init__(self, blocking: Blocking, describe: Callable[[], str]) -> None:
+        super().__init__(blocking)
+        self._describe = describe
+
+    @override
+    def wait(self, timeout: float | None = None) -> T:
+        try:
+            return super().wait(timeout)
+        except TicketTimeoutError as error:
+            if self.is_ready():
+                raise  # it is the answer
+            raise TicketTimeoutError(error.timeout, f" to {self._describe()},") from None
+
+    @override
+    def wait_ready(self, timeout: float | None = None, clock: Clock | None = None) -> bool:
+        try:
+            return super().wait_ready(timeout, clock)
+        except DeadlockError as error:
+            error.add_note(f"what was waited for is {self._describe()}")
+            raise
 
 
 @final
