@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 
 from loopwarden._backoff import Backoff
 from loopwarden._ticket import Ticket
@@ -17,7 +17,7 @@ from loopwarden.actors._shift import Shift
 from loopwarden.actors._work_budget import WorkBudget, check_budget
 from loopwarden.clock import Clock, resolve_clock
 from loopwarden.mailbox import InMemoryMailbox
-from loopwarden.mailbox._parameters import check_loop
+from loopwarden.mailbox._parameters import MAX_VISIBILITY, check_loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -92,8 +92,7 @@ class MailboxLoop(Generic[T]):
             longest_lease=longest_lease,
         )
         check_handler(handler)
-        if not isinstance(crash_on, tuple) or not all(isinstance(each, type) for each in crash_on):  # pyright: ignore[reportUnnecessaryIsInstance]  a caller without types
-            raise TypeError(f"crash_on must be a tuple of exception classes, got {crash_on!r}")
+        _check_failures(crash_on, backoff)
         if budget is not None:
             check_budget(budget, source, prefetch)
         #: The limit that it shares with other loops.
@@ -352,3 +351,17 @@ class MailboxLoop(Generic[T]):
     def __repr__(self) -> str:
         state = "running" if self.running else "not running"
         return f"<{type(self).__name__} over {self._source.name!r}, {len(self._workers)} workers, {state}>"
+
+
+def _check_failures(crash_on: object, backoff: object) -> None:
+    """Refuse what a worker would stumble over when its first handler raises."""
+    is_tuple = isinstance(crash_on, tuple)
+    classes = cast("tuple[object, ...]", crash_on) if is_tuple else ()
+    if not is_tuple or not all(isinstance(each, type) and issubclass(each, BaseException) for each in classes):
+        raise TypeError(f"crash_on must be a tuple of exception classes, got {crash_on!r}")
+    if not isinstance(backoff, Backoff):
+        raise TypeError(f"backoff must be a Backoff, such as Backoff(minimum=0.5, maximum=60), got {backoff!r}")
+    if backoff.maximum > MAX_VISIBILITY:
+        raise ValueError(
+            f"backoff.maximum must be at most {MAX_VISIBILITY} s, as long as a lease can be, got {backoff!r}"
+        )

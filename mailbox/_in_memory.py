@@ -19,11 +19,13 @@ from loopwarden.mailbox._desk import Desk
 from loopwarden.mailbox._in_memory_dead_letters import InMemoryDeadLetters
 from loopwarden.mailbox._lookout import wait_visible
 from loopwarden.mailbox._parameters import (
+    check_bodies,
     check_dedup_id,
     check_headers,
     check_limits,
     check_name,
     check_receive,
+    check_reply_to,
     check_seconds,
 )
 from loopwarden.mailbox._shelf import Entry
@@ -149,8 +151,8 @@ class InMemoryMailbox(Generic[T, R]):
         """Send one message; see `Mailbox.send`."""
         desk = self.desk
         stored = body if self._is_plain else desk.encode(body)
-        if reply_to is None and headers is None and not delay and dedup_id is None and self._is_roomy:
-            # Nearly every message goes this way.
+        # Nearly every message goes this way. Compared with 0, so that what is no number goes the other, and is refused.
+        if reply_to is None and headers is None and delay == 0 and timeout == 0 and dedup_id is None and self._is_roomy:
             with self._lock:
                 if desk.closed:
                     raise MailboxClosedError(self._name)
@@ -163,7 +165,7 @@ class InMemoryMailbox(Generic[T, R]):
                     desk.waiters.wake_one()
             return message_id
         entry = Entry("", stored, self._wall())
-        entry.reply_to = reply_to
+        entry.reply_to = check_reply_to(self._name, reply_to)
         if headers is not None:
             entry.headers = check_headers(self._name, headers)
         check_seconds(self._name, "delay", delay)
@@ -175,7 +177,7 @@ class InMemoryMailbox(Generic[T, R]):
     ) -> list[str]:
         """Send all or none; see `Mailbox.send_many`."""
         now = self._wall()
-        stored = [self.desk.encode(body) for body in bodies]
+        stored = [self.desk.encode(body) for body in check_bodies(self._name, bodies)]
         entries = [Entry("", body, now) for body in stored]
         if headers is not None:
             copied = check_headers(self._name, headers)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from loopwarden.errors import InvalidParameterError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+T = TypeVar("T")
+
 __all__ = [
     "DEDUP_WINDOW",
     "MAX_VISIBILITY",
     "MAX_WAIT",
+    "check_bodies",
     "check_dedup_id",
     "check_headers",
     "check_ids",
@@ -21,6 +24,7 @@ __all__ = [
     "check_name",
     "check_new_name",
     "check_receive",
+    "check_reply_to",
     "check_seconds",
     "check_text",
     "refuse_letter",
@@ -99,6 +103,22 @@ def check_headers(mailbox: str, headers: Mapping[str, str]) -> dict[str, str]:
         if type(name) is not str or type(value) is not str:
             raise InvalidParameterError(mailbox, f"headers[{name!r}]", value, "a string named by a string")
     return copy
+
+
+def check_bodies(mailbox: str, bodies: Iterable[T]) -> Iterable[T]:
+    """Return the bodies; a single one that could be taken for a list of its letters is refused."""
+    if isinstance(bodies, str | bytes | bytearray) or not hasattr(bodies, "__iter__"):
+        raise InvalidParameterError(mailbox, "bodies", bodies, "a list of bodies; for a single one there is send()")
+    return bodies
+
+
+def check_reply_to(mailbox: str, reply_to: object) -> Any:
+    """Return where replies go: a mailbox, the name of one, or None."""
+    if reply_to is None or callable(getattr(reply_to, "send", None)):
+        return reply_to
+    if type(reply_to) is str and reply_to and reply_to.isprintable():
+        return reply_to
+    raise InvalidParameterError(mailbox, "reply_to", reply_to, "a mailbox of the same store, its name, or None")
 
 
 def check_ids(mailbox: str, message_ids: Iterable[str]) -> list[str]:

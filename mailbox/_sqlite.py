@@ -15,11 +15,13 @@ from loopwarden.mailbox._contract import Reaped
 from loopwarden.mailbox._lookout import wait_visible
 from loopwarden.mailbox._parameters import (
     DEDUP_WINDOW,
+    check_bodies,
     check_dedup_id,
     check_headers,
     check_limits,
     check_name,
     check_new_name,
+    check_reply_to,
     check_seconds,
 )
 from loopwarden.mailbox._replies import reply_target
@@ -159,7 +161,8 @@ class SqliteMailbox(Generic[T, R]):
         check_seconds(self._name, "delay", delay)
         check_seconds(self._name, "timeout", timeout)
         check_dedup_id(self._name, dedup_id)
-        target = None if reply_to is None else check_name(reply_to if isinstance(reply_to, str) else reply_to.name)
+        named = check_reply_to(self._name, reply_to)
+        target = None if named is None else check_name(named if isinstance(named, str) else named.name)
         raw = self._codec.encode(body)
         if delay == 0 and dedup_id is None and self._max_size is None and len(raw) <= LONG:
             message_id = self._put_one(raw, headers, target)
@@ -171,6 +174,7 @@ class SqliteMailbox(Generic[T, R]):
         self, bodies: Iterable[T], *, headers: Mapping[str, str] | None = None, timeout: float = 0
     ) -> list[str]:
         """Send all or none; see `Mailbox.send_many`."""
+        check_bodies(self._name, bodies)
         check_seconds(self._name, "timeout", timeout)
         return self._put([self._codec.encode(body) for body in bodies], headers, timeout)
 

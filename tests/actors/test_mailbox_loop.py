@@ -584,3 +584,22 @@ def test_the_last_error_of_a_handler_shows_in_the_health_and_in_the_log(
 def test_a_handler_that_cannot_be_called_is_refused(jobs: Box) -> None:
     with pytest.raises(TypeError, match="handler"):
         MailboxLoop(jobs, "handle")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  the misuse under test
+
+
+@pytest.mark.parametrize(
+    ("options", "culprit"),
+    [
+        ({"backoff": None}, "backoff"),
+        ({"backoff": 5}, "backoff"),
+        ({"backoff": Backoff(maximum=43_201)}, "backoff"),
+        ({"crash_on": (int, str)}, "crash_on"),
+        ({"crash_on": ValueError}, "crash_on"),
+        ({"crash_on": (ValueError("an instance"),)}, "crash_on"),
+    ],
+    ids=str,
+)
+def test_mailbox_loop_refuses_what_its_first_failure_would_stumble_over(
+    jobs: Box, options: dict[str, Any], culprit: str
+) -> None:
+    with pytest.raises((TypeError, ValueError), match=culprit):
+        MailboxLoop(jobs, print, **options)

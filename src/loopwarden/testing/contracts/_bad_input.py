@@ -20,6 +20,14 @@ if TYPE_CHECKING:
 __all__ = ["BadInput"]
 
 
+_NO_SECONDS: tuple[object, ...] = (None, "", "x", (), float("nan"), -1)
+_BAD_SENDS: list[dict[str, object]] = [
+    *({"delay": value} for value in _NO_SECONDS),
+    *({"timeout": value} for value in _NO_SECONDS),
+    *({"reply_to": value} for value in (5, 0.5, "", b"replies")),
+]
+
+
 class BadInput(MailboxFixtures):
     """What is refused, by name, with nothing changed."""
 
@@ -81,6 +89,20 @@ class BadInput(MailboxFixtures):
             message.extend_visibility(seconds)
 
         message.acknowledge()
+
+    @pytest.mark.parametrize("bodies", ["abc", b"abc", None, 5], ids=repr)
+    def test_send_many_refuses_what_is_no_list_of_bodies(self, mailbox: Box, bodies: Any) -> None:
+        with pytest.raises(InvalidParameterError, match="bodies"):
+            mailbox.send_many(bodies)
+
+        assert mailbox.approximate_count() == 0
+
+    @pytest.mark.parametrize("arguments", _BAD_SENDS, ids=repr)
+    def test_send_refuses_what_it_cannot_use_by_name(self, mailbox: Box, arguments: dict[str, Any]) -> None:
+        with pytest.raises(InvalidParameterError, match=next(iter(arguments))):
+            mailbox.send("body", **arguments)
+
+        assert mailbox.approximate_count() == 0
 
     @pytest.mark.parametrize(
         ("method", "arguments", "culprit"),
