@@ -57,7 +57,7 @@ class Gate(Protocol):
         ...
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Block until the gate is open or ``timeout`` real seconds have passed; say which."""
+        """Block until the gate is open or ``timeout`` seconds have passed, real or simulated ones; say which."""
         ...
 
 

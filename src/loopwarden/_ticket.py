@@ -99,7 +99,7 @@ class Ticket(pykka.Future[T]):
         """Return the answer, or raise the error that was written.
 
         Args:
-            timeout: Real seconds to wait; zero or less looks without blocking.
+            timeout: Seconds to wait, real ones, or simulated ones in a simulation; zero or less looks without blocking.
 
         Raises:
             TicketTimeoutError: if there is no answer by then; the ticket stays good.
@@ -121,7 +121,7 @@ class Ticket(pykka.Future[T]):
         """Block until there is an answer, without taking it; say whether there is one.
 
         Args:
-            timeout: Seconds to wait, real ones unless there is a ``clock``.
+            timeout: Seconds to wait, as for `wait` unless there is a ``clock``.
             clock: Whose seconds they are.
         """
         if self._slot.get(_OUTCOME) is not None:
