@@ -22,7 +22,7 @@ _HANG = "loopwarden_hang_timeout"
 _SEED = "loopwarden_seed"
 _failed = pytest.StashKey[bool]()
 _NO_FAILURES = (pytest.skip.Exception, pytest.xfail.Exception, KeyboardInterrupt)
-_used = pytest.StashKey[bool]()  # whether a test uses a fixture of ours, and not somebody else's of the same name
+_used = pytest.StashKey[str]()  # which time of ours a test uses, and not somebody else's fixture of the same name
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -69,19 +69,31 @@ def _guard(item: pytest.Item) -> AbstractContextManager[object]:
 
 def _add_story(error: BaseException) -> None:
     from loopwarden.clock import current_clock  # noqa: PLC0415  see above
-    from loopwarden.testing import Simulation  # noqa: PLC0415  see above
+    from loopwarden.testing import Simulation, _fixtures  # noqa: PLC0415  see above
 
     simulation = current_clock()
     if isinstance(simulation, Simulation) and not isinstance(error, _NO_FAILURES):
-        error.add_note(f"in the simulation of seed {simulation.seed!r}:\n{simulation.story()}")
+        _fixtures.tell(simulation, error)
 
 
 def _has_failed(request: pytest.FixtureRequest) -> Callable[[], bool]:
     return lambda: request.node.stash.get(_failed, False)
 
 
-def _seed_of(seed: int | str) -> int | str:
-    return seed
+def _seed_of(marker: pytest.Mark) -> int | str:
+    given: list[int | str] = [*marker.args, *(value for name, value in marker.kwargs.items() if name == "seed")]
+    if len(given) != 1 or len(marker.kwargs) > 1 - len(marker.args):
+        pytest.fail("the marker needs one seed, a number or a text: @pytest.mark.simulation(7)", pytrace=False)
+    return given[0]
+
+
+def _use(request: pytest.FixtureRequest, time: str) -> None:
+    other = request.node.stash.get(_used, time)
+    if other != time:
+        pytest.fail(
+            "a test has one time: ask for the fixture `simulation` or for `fake_clock`, not both", pytrace=False
+        )
+    request.node.stash[_used] = time
 
 
 @pytest.fixture
@@ -90,8 +102,8 @@ def simulation(request: pytest.FixtureRequest) -> Iterator[Simulation]:
     from loopwarden.testing import _fixtures  # noqa: PLC0415  see above
 
     marker = request.node.get_closest_marker("simulation")
-    seed = int(request.config.getini(_SEED)) if marker is None else _seed_of(*marker.args, **marker.kwargs)
-    request.node.stash[_used] = True
+    seed = int(request.config.getini(_SEED)) if marker is None else _seed_of(marker)
+    _use(request, "simulation")
     with _fixtures.checked_simulation(seed, _has_failed(request)) as simulation:
         yield simulation
 
@@ -101,7 +113,7 @@ def fake_clock(request: pytest.FixtureRequest) -> Iterator[FakeClock]:
     """A clock that stands still until it is advanced, for threads that truly race; leaks make the test fail."""
     from loopwarden.testing import _fixtures  # noqa: PLC0415  see above
 
-    request.node.stash[_used] = True
+    _use(request, "fake_clock")
     with _fixtures.checked_fake_clock(_has_failed(request)) as clock:
         yield clock
 
@@ -109,7 +121,10 @@ def fake_clock(request: pytest.FixtureRequest) -> Iterator[FakeClock]:
 @pytest.fixture
 def _loopwarden_time(request: pytest.FixtureRequest) -> None:
     """Simulated time for what needs one, unless the test asks for a `fake_clock`."""
-    request.getfixturevalue("fake_clock" if "fake_clock" in request.fixturenames else "simulation")
+    if "fake_clock" in request.fixturenames:
+        request.getfixturevalue("fake_clock")
+    if _used not in request.node.stash:  # or that was somebody else's fixture of the same name
+        request.getfixturevalue("simulation")
 
 
 @pytest.fixture

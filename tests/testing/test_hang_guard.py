@@ -157,6 +157,7 @@ def test_hang_guard_ends_a_simulation_in_which_a_handler_blocks_outside() -> Non
     assert "block_outside" in told
     assert "- the test " in told
     assert "- resize-worker runs" in told
+    assert "or wait in `with current_clock().blocking.outside():`" in told
     assert not wait_no_threads()
 
 

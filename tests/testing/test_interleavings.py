@@ -4,11 +4,12 @@ import ast
 import itertools
 import threading
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from loopwarden import Backoff, ChildSpec, Supervisor, Ticket
+from loopwarden.clock import current_clock
 from loopwarden.errors import TicketAlreadyCompletedError
 from loopwarden.testing import (
     Exploration,
@@ -135,6 +136,7 @@ def test_interleavings_run_each_seed_once() -> None:
 
     def note(simulation: Simulation) -> None:
         seeds.append(simulation.seed)
+        race(simulation, Ticket())
 
     as_test(interleavings(3)(note))()
     as_test(interleavings(seeds=[10, 20])(note))()
@@ -224,6 +226,61 @@ def test_interleavings_do_not_repeat_what_is_no_failure(kind: type[BaseException
     assert not hasattr(raised.value, "__notes__")
 
 
+class Stock:
+    """Has a race that no simulation sees: it uses a lock of its own."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.left = 1
+
+    def sell(self) -> None:
+        with self.lock:
+            is_there = self.left > 0
+        if is_there:
+            with self.lock:
+                self.left -= 1
+
+
+def sell_twice(simulation: Simulation) -> None:
+    stock = Stock()
+    threads = [simulation.start_thread(stock.sell, name) for name in ("first", "second")]
+    for thread in threads:
+        thread.join()
+    assert stock.left >= 0
+
+
+@pytest.mark.parametrize("options", [{"runs": 50}, {"seeds": range(50)}, {"runs": 50, "preemptions": 2}])
+@pytest.mark.parametrize("test", [sell_twice, lambda: Ticket[None]().complete(None)])
+def test_interleavings_warn_if_no_thread_could_be_interrupted(test: Any, options: Any) -> None:
+    if options.get("preemptions") and test is not sell_twice:
+        pytest.skip("that is one order alone")
+
+    with pytest.warns(UserWarning, match=r"\d orders were tried, but no thread could be interrupted: .* seam"):
+        as_test(interleavings(**options)(test))()
+
+
+def test_interleavings_warn_of_nothing_where_one_order_is_repeated_or_faults_are_drawn() -> None:
+    def draw(simulation: Simulation) -> None:
+        simulation.choose(2)
+
+    as_test(interleavings(tape=[0])(sell_twice))()
+    as_test(interleavings(5)(draw))()
+
+
+def test_interleavings_want_brackets() -> None:
+    with pytest.raises(TypeError, match=r"write @interleavings\(\), with brackets"):
+        interleavings(cast("Any", sound))
+
+
+@pytest.mark.parametrize("name", ["warden", "mailbox", "probe", "fake_clock"])
+def test_interleavings_refuse_fixtures_that_are_not_made_in_each_run(name: str) -> None:
+    namespace: dict[str, Any] = {}
+    exec(f"def test(simulation, {name}): pass", namespace)  # noqa: S102  one test for each name
+
+    with pytest.raises(TypeError, match=f"runs test many times, but its parameters {name} would be made once"):
+        interleavings(5)(namespace["test"])
+
+
 def test_interleavings_end_a_run_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_hang_guard, "limit", 0.2)
     real = threading.Lock()
@@ -286,7 +343,7 @@ def test_explore_tries_each_fault_as_an_interruption() -> None:
 @interleavings(preemptions=1, runs=500)
 def test_interleavings_by_preemptions_need_no_parameter() -> None:
     simulation_is_here: Ticket[int] = Ticket()
-    simulation_is_here.complete(1)
+    current_clock().blocking.start_thread(lambda: simulation_is_here.complete(1), "writer")
 
     assert simulation_is_here.wait() == 1
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pykka
 import pytest
 
-from loopwarden import ChildSpec, LoopActor, MailboxLoop, ShutdownRequest
+from loopwarden import ChildSpec, LoopActor, MailboxLoop, ShutdownRequest, Ticket
 from loopwarden._blocking import SYSTEM, SystemThread
 from loopwarden.errors import SupervisorGaveUp
 from loopwarden.mailbox import InMemoryMailbox
@@ -56,6 +56,42 @@ def test_find_leaks_names_threads_and_actors_with_where_they_were_made() -> None
 
     assert any(each.startswith("thread forgotten") and "test_leaks.py:" in each for each in leaks)
     assert any(each.startswith("actor forgotten") or "forgotten" in each for each in leaks if "actor " in each)
+
+
+def test_find_leaks_names_threads_that_ours_have_started_with_where_they_are() -> None:
+    with Hold() as hold, Simulation() as simulation:
+        jobs: InMemoryMailbox[str, Any] = InMemoryMailbox("jobs")
+
+        def handle(_: object) -> None:
+            hold()
+
+        forgotten = LoopActor.start(MailboxLoop(jobs, handle), name="forgotten")
+        jobs.send("a body")
+        hold.wait_reached()
+
+        leaks = find_leaks(before=standing(), simulation=simulation)
+        hold.release()
+        forgotten.stop()
+
+    [worker] = [each for each in leaks if each.startswith("thread forgotten-worker")]
+    assert "started by a thread of ours, now at " in worker
+    assert worker.endswith(".handle")
+
+
+def test_find_leaks_names_threads_that_are_not_of_the_simulation() -> None:
+    with Simulation() as simulation:
+        never: Ticket[None] = Ticket()
+        SYSTEM.start_thread(never.wait, "foreign")
+        with simulation.outside():
+            while not simulation.threads():
+                pass
+
+        leaks = find_leaks(before=standing(), simulation=simulation)
+        never.complete(None)
+        simulation.settle()
+
+    [thread] = leaks
+    assert thread.startswith("thread foreign, which is not of the simulation, ")
 
 
 def test_find_leaks_names_leases_and_where_they_were_received() -> None:

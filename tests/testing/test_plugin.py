@@ -360,7 +360,7 @@ def test_plugin_does_not_guard_somebody_elses_fixture_of_the_same_name(project: 
 
 
 @pytest.mark.parametrize("failure", ["assert warden is None", "pytest.fail('no')", "pytest.raises(KeyError, list)"])
-def test_plugin_tells_the_story_of_a_test_that_fails_in_a_simulation(failure: str, project: pytest.Pytester) -> None:
+def test_plugin_tells_the_seed_of_a_test_that_fails_in_a_simulation(failure: str, project: pytest.Pytester) -> None:
     result = run(
         project,
         f"""
@@ -374,7 +374,38 @@ def test_plugin_tells_the_story_of_a_test_that_fails_in_a_simulation(failure: st
     )
 
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*in the simulation of seed 11:", "*the last 12 of * steps:", "*at *0.000 s  *"])
+    result.stdout.fnmatch_lines(["*in the simulation of seed 11"])
+    result.stdout.no_fnmatch_line("*the last * steps:*")
+
+
+@pytest.mark.parametrize(
+    ("failure", "outcomes", "told"),
+    [
+        ("Ticket().wait()", {"failed": 1}, "E * loopwarden.testing.DeadlockError: *"),
+        ("threading.Semaphore(0).acquire(timeout=60)", {"failed": 1}, "E * loopwarden.testing.HangError: *"),
+        ("simulation.start_thread(lambda: 1 / 0, 'divider')", {"passed": 1, "errors": 1}, "E * ZeroDivisionError: *"),
+    ],
+)
+def test_plugin_tells_the_story_of_a_test_that_fails_for_its_threads(
+    failure: str, outcomes: dict[str, int], told: str, project: pytest.Pytester
+) -> None:
+    result = run(
+        project,
+        f"""
+        import threading
+        from loopwarden import Ticket
+
+        def test_failing(simulation):
+            Ticket().complete("something to tell")
+            {failure}
+        """,
+        "-o",
+        "loopwarden_hang_timeout=0.5",
+    )
+
+    result.assert_outcomes(**outcomes)
+    result.stdout.fnmatch_lines([told, "*in the simulation of seed 0:", "*the last * of * steps:"])
+    result.stdout.no_fnmatch_line("*bin/pytest*")
 
 
 def test_plugin_tells_no_story_of_a_test_that_is_skipped(project: pytest.Pytester) -> None:
@@ -399,10 +430,15 @@ def test_plugin_refuses_a_simulation_in_a_simulation(project: pytest.Pytester) -
     result = run(
         project,
         """
+        import pytest
         from loopwarden.testing import Simulation, interleavings
 
+        @pytest.fixture
+        def box(mailbox):
+            return mailbox
+
         @interleavings(2)
-        def test_decorated(mailbox, simulation):
+        def test_decorated(box, simulation):
             pass
         """,
     )
@@ -411,10 +447,52 @@ def test_plugin_refuses_a_simulation_in_a_simulation(project: pytest.Pytester) -
     result.stdout.fnmatch_lines(["*there is a simulation around this one already*"])
 
 
+@pytest.mark.parametrize(
+    "fixtures", ["fake_clock, simulation", "simulation, fake_clock", "warden, simulation, fake_clock"]
+)
+def test_plugin_refuses_two_times_in_one_test(fixtures: str, project: pytest.Pytester) -> None:
+    result = run(project, f"def test_both({fixtures}): pass")
+
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(
+        ["*a test has one time: ask for the fixture `simulation` or for `fake_clock`, not both"]
+    )
+
+
+def test_plugin_takes_somebody_elses_fake_clock_for_no_time_of_ours(project: pytest.Pytester) -> None:
+    result = run(
+        project,
+        """
+        import pytest
+        from loopwarden.clock import current_clock
+
+        @pytest.fixture
+        def fake_clock():
+            return "mine"
+
+        def test_own_clock(warden, fake_clock, simulation):
+            assert fake_clock == "mine"
+            assert current_clock() is simulation
+        """,
+    )
+
+    result.assert_outcomes(passed=1)
+
+
+@pytest.mark.parametrize("marker", ["simulation", "simulation()", "simulation(1, 2)", "simulation(speed=7)"])
+def test_plugin_says_that_its_marker_needs_a_seed(marker: str, project: pytest.Pytester) -> None:
+    result = run(project, f"import pytest\n\n@pytest.mark.{marker}\ndef test_seed(simulation): pass")
+
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["the marker needs one seed, a number or a text: @pytest.mark.simulation(7)"])
+
+
 def test_plugin_says_what_it_has(project: pytest.Pytester) -> None:
     markers = project.runpytest_subprocess("--markers", timeout=120)
     fixtures = project.runpytest_subprocess("--fixtures", timeout=120)
 
     markers.stdout.fnmatch_lines(["*simulation(seed): the seed of Loopwarden's fixture*"])
-    fixtures.stdout.fnmatch_lines(["warden -- *", "mailbox -- *", "probe -- *", "simulation -- *", "fake_clock -- *"])
+    fixtures.stdout.fnmatch_lines_random(
+        ["warden -- *", "mailbox -- *", "probe -- *", "simulation -- *", "fake_clock -- *"]
+    )
     fixtures.stdout.no_fnmatch_line("*_loopwarden_time*")

@@ -33,6 +33,8 @@ _here = threading.local()  # .counted: the seam that has started this thread, an
 class RestlessError(AssertionError):
     """Threads did not come to rest; the text says which, and what they are doing."""
 
+    __module__ = "loopwarden.testing"
+
 
 @final
 class CountedBlocking:

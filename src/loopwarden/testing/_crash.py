@@ -11,6 +11,8 @@ __all__ = ["SimulatedCrash", "crash_here"]
 class SimulatedCrash(BaseException):
     """What a thread dies of at `crash_here`; no handler of ours or of others takes it for an ordinary error."""
 
+    __module__ = "loopwarden.testing"
+
 
 def crash_here(odds: int = 2) -> None:
     """Raise `SimulatedCrash` once in ``odds`` times, as the tape of the simulation has it; never outside of one."""

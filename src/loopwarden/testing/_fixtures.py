@@ -11,7 +11,9 @@ from loopwarden.mailbox import InMemoryMailbox
 from loopwarden.supervision import Supervisor
 from loopwarden.testing._fake_clock import FakeClock
 from loopwarden.testing._faulty_mailbox import FaultyMailbox
+from loopwarden.testing._hang_guard import HangError
 from loopwarden.testing._leaks import LeakError, find_leaks, standing
+from loopwarden.testing._scheduler import DeadlockError
 from loopwarden.testing._simulation import Simulation
 
 if TYPE_CHECKING:
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from loopwarden._blocking import Blocking
     from loopwarden.supervision import SupervisorRef
 
-__all__ = ["checked_fake_clock", "checked_simulation", "open_mailbox_for_test", "open_warden"]
+__all__ = ["checked_fake_clock", "checked_simulation", "open_mailbox_for_test", "open_warden", "tell"]
 
 #: How many restarts the fixture `warden` allows in how many seconds: more than the five deliveries of `mailbox`, so
 #: that a message that kills its loop is a dead letter before the warden gives up. A loop that dies whenever it is
@@ -33,11 +35,25 @@ _mailboxes: list[FaultyMailbox[Any, Any]] = []
 def checked_simulation(seed: int | str, has_failed: Callable[[], bool]) -> Generator[Simulation, None, None]:
     """Give a simulation that complains about what is left behind at its end, unless the test has failed anyway."""
     before = standing()
-    with Simulation(seed) as simulation, _closed_mailboxes():
-        yield simulation
-        if not has_failed():
-            simulation.settle()  # whoever is about to end has ended
-            _complain(before, simulation, simulation)
+    simulation = Simulation(seed)
+    try:
+        with simulation, _closed_mailboxes():
+            yield simulation
+            if not has_failed():
+                simulation.settle()  # whoever is about to end has ended
+                _complain(before, simulation, simulation)
+    except BaseException as error:
+        if error in simulation.scheduler.errors:
+            tell(simulation, error)
+        raise
+
+
+def tell(simulation: Simulation, error: BaseException) -> None:
+    """Add to an error in which simulation it was and, if that may explain it, what happened there."""
+    text = f"in the simulation of seed {simulation.seed!r}"
+    if isinstance(error, DeadlockError | HangError) or error in simulation.scheduler.errors:
+        text = f"{text}:\n{simulation.story()}"
+    error.add_note(text)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from loopwarden.actors import LoopRef
 from loopwarden.actors._forgotten import alive
 from loopwarden.clock import current_clock
 from loopwarden.supervision import SupervisorRef
+from loopwarden.testing._scheduler import REMEDY, interesting
 from loopwarden.testing._simulation import Simulation
 from loopwarden.testing._tree import draw_tree
 
@@ -32,6 +33,8 @@ limit = 60.0
 
 class HangError(AssertionError):
     """A test did not end in time; the text has the tree, each loop's state and each thread's stack."""
+
+    __module__ = "loopwarden.testing"
 
     #: Tells a simulation that it is not one of the test's own errors.
     is_hang = True
@@ -88,15 +91,20 @@ def describe_everything() -> str:
     trees = [draw_tree(ref) for ref in refs if isinstance(ref, SupervisorRef) and id(ref) not in below]
     loops = [f"{ref.name}: {ref.state.value}" for ref in refs if isinstance(ref, LoopRef) and id(ref) not in below]
     clock = current_clock()
-    stacks = clock.scheduler.describe() if isinstance(clock, Simulation) else _stacks()
-    parts = [("the tree", "\n".join(trees)), ("loops without a supervisor", "\n".join(loops)), ("threads", stacks)]
+    is_simulated = isinstance(clock, Simulation)
+    parts = [
+        ("the tree", "\n".join(trees)),
+        ("loops without a supervisor", "\n".join(loops)),
+        ("threads", clock.scheduler.describe() if isinstance(clock, Simulation) else _stacks()),
+        ("if the one that runs blocks outside of the simulation", REMEDY if is_simulated else ""),
+    ]
     return "\n".join(f"{title}:\n{text}" for title, text in parts if text)
 
 
 def _stacks() -> str:
     frames = current_frames()
     return "\n".join(
-        f"- {thread.name}\n{''.join(traceback.format_stack(frames[thread.ident])[-6:])}"
+        f"- {thread.name}\n{''.join(traceback.format_list(interesting(frames[thread.ident])))}"
         for thread in threading.enumerate()
         if thread.ident in frames
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, final
 
@@ -26,6 +27,15 @@ SHRINK_RUNS = 400
 SHRINK_SECONDS = 20.0
 #: What a test calls the simulation that it is given.
 _PARAMETER = "simulation"
+#: Fixtures of the pytest plugin: each is made once, in a time of its own, and not in the simulation of each run.
+_FIXTURES = {
+    "warden": "Supervisor.open(...)",
+    "mailbox": "FaultyMailbox(open_mailbox(...))",
+    "probe": "Probe()",
+    "fake_clock": "simulation",
+}
+#: What every thread does; a thread that does nothing else cannot be interrupted.
+_BARE_LIFE = {"begins", "ends", "starts", "waits for the end of"}
 
 
 @final
@@ -58,28 +68,63 @@ def interleavings(
             many times, up to ``runs`` of them.
         tape: This order alone, as a failure has told it, with the first of ``seeds`` for what else is drawn.
         strategy: How to draw, see `Simulation`.
+
+    Raises:
+        TypeError: if it is written without brackets, or asks for fixtures that are not made in each run.
+
+    Warns:
+        UserWarning: if in none of the runs a thread could be interrupted.
     """
+    if callable(runs):
+        raise TypeError("write @interleavings(), with brackets")
 
     def decorate(test: F) -> F:
-        takes_simulation = _PARAMETER in inspect.signature(test).parameters
+        parameters = inspect.signature(test).parameters
+        takes_simulation = _PARAMETER in parameters
+        if asked := [name for name in _FIXTURES if name in parameters]:
+            advice = ", ".join(_FIXTURES[name] for name in asked)
+            raise TypeError(
+                f"@interleavings runs {test.__name__} many times, but its parameters {', '.join(asked)} would be made "
+                f"once: make them in the test, by {advice} (a fixture of your own needs another name)"
+            )
 
         @functools.wraps(test)
         def run_all(*args: Any, **kwargs: Any) -> None:
+            orders, is_race = 0, False
+
             def body(simulation: Simulation) -> None:
+                nonlocal orders, is_race
+                orders += 1
                 test(*args, **kwargs, **({_PARAMETER: simulation} if takes_simulation else {}))
+                is_race = is_race or _is_race(simulation)
 
             if preemptions is not None:
                 explore(body, preemptions=preemptions, limit=runs)
-                return
-            for simulation in _simulations(runs, seeds, tape, strategy):
-                _attempt(body, simulation)
+            else:
+                for simulation in _simulations(runs, seeds, tape, strategy):
+                    _attempt(body, simulation)
+            if orders > 1 and not is_race:
+                text = (
+                    f"{orders} orders were tried, but no thread could be interrupted: what races here does not use the "
+                    "seam (current_clock().blocking)"
+                )
+                warnings.warn(text, UserWarning, stacklevel=2)
 
-        kept = [each for name, each in inspect.signature(test).parameters.items() if name != _PARAMETER]
+        kept = [each for name, each in parameters.items() if name != _PARAMETER]
         wrapped = cast("Any", run_all)  # it is called as the test is, but without the simulation
         wrapped.__signature__ = inspect.Signature(kept)  # what pytest looks at for fixtures
         return cast("F", wrapped)
 
     return decorate
+
+
+def _is_race(simulation: Simulation) -> bool:
+    """Say whether there were threads, and one did something where another could have gone on; or whether it drew."""
+    scheduler = simulation.scheduler
+    if simulation.has_rolled_dice or scheduler.tape.has_chances:
+        return True
+    others = (task is not scheduler.main for task, _, _, _ in scheduler.trace)
+    return any(others) and any(verb not in _BARE_LIFE for _, verb, _, _ in scheduler.trace)
 
 
 def _simulations(

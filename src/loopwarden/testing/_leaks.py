@@ -25,6 +25,8 @@ __all__ = ["LeakError", "find_leaks", "standing"]
 class LeakError(AssertionError):
     """A test has left something behind; the text names it."""
 
+    __module__ = "loopwarden.testing"
+
 
 def find_leaks(
     *,

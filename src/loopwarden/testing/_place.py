@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from types import FrameType
 
-__all__ = ["place_of"]
+__all__ = ["OURS", "place_of"]
+
+#: Said of what no line of others has made.
+OURS = "by a thread of ours"
 
 
 def place_of(frame: FrameType | None) -> str:
@@ -17,4 +20,4 @@ def place_of(frame: FrameType | None) -> str:
         if module.partition(".")[0] not in {"loopwarden", "pykka", "threading", "contextlib"}:
             return f"at {frame.f_code.co_filename}:{frame.f_lineno}, in {frame.f_code.co_qualname}"
         frame = frame.f_back
-    return "by a thread of ours"
+    return OURS

@@ -45,14 +45,28 @@ _UNINTERESTING = (
     "testing/_scheduler.py",
     "testing/_simulation.py",
     "testing/_hang_guard.py",
+    "loopwarden/_frames.py",
     "/threading.py",
     "/pluggy/",
     "/_pytest/",
+    "/pytest/__main__.py",
+    "/xdist/",
+    "/execnet/",
+    "<frozen runpy>",
+)
+#: Scripts that start pytest, by their whole name.
+_STARTERS = {"pytest", "py.test"}
+#: What to do about a thread that blocks where the simulation does not see it.
+REMEDY = (
+    "use current_clock().blocking (lock, gate, queue), or wait in `with current_clock().blocking.outside():`; if it "
+    "waits for a lock that another thread of the simulation holds, nothing can go on"
 )
 
 
 class DeadlockError(AssertionError):
     """No thread can go on; the text says what each of them waits for."""
+
+    __module__ = "loopwarden.testing"
 
 
 class AbandonedError(BaseException):
@@ -438,8 +452,10 @@ class Scheduler:
             return was_idle
 
     def _deadlocked(self) -> Task:
+        outside = [task.name for task in list(self.tasks.values()) if task.is_outside]
+        missing = f" ({', '.join(outside)} did not come back from outside)" if outside else ""
         self.main.error = DeadlockError(
-            f"nobody can go on, and nobody waits for time:\n{self.describe()}"
+            f"nobody can go on, and nobody waits for time{missing}:\n{self.describe()}"
             "(a thread that is not of the simulation is waited for with `with simulation.outside():` alone)"
         )
         self.main.is_waiting = False
@@ -570,8 +586,8 @@ class Scheduler:
         if self.steps == self._named_steps:
             return
         self._named_steps = self.steps
-        text = "%s blocks outside of the simulation, which waits for it in real time; it is at\n%s"
-        report(logging.WARNING, text, task.name, stack_of_thread(task))
+        text = "%s blocks outside of the simulation, which waits for it in real time: %s. It is at\n%s"
+        report(logging.WARNING, text, task.name, REMEDY, stack_of_thread(task))
 
     def describe(self) -> str:
         """Return what every thread does."""
@@ -590,12 +606,17 @@ class Scheduler:
 def stack_of_thread(task: Task) -> str:
     """Return where a thread is, without the frames of the simulation itself."""
     frame = None if task.ident is None else current_frames().get(task.ident)
-    return "".join(traceback.format_list(_interesting(frame))) or "    (it has not begun)\n"
+    return "".join(traceback.format_list(interesting(frame))) or "    (it has not begun)\n"
 
 
-def _interesting(frame: FrameType | None) -> list[traceback.FrameSummary]:
+def interesting(frame: FrameType | None) -> list[traceback.FrameSummary]:
     if frame is None:
         return []
     stack = traceback.extract_stack(frame)
-    kept = [each for each in stack if not any(part in each.filename for part in _UNINTERESTING)]
+    kept = [
+        each
+        for each in stack
+        if not any(part in each.filename for part in _UNINTERESTING)
+        and each.filename.rpartition("/")[2] not in _STARTERS
+    ]
     return kept[-6:]

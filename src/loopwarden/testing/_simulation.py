@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, final
 
 import pykka
 
+from loopwarden._frames import current_frames
 from loopwarden.actors._forgotten import forget_all
 from loopwarden.clock import Timer, TimerThread, current_clock, use_clock
-from loopwarden.testing._place import place_of
+from loopwarden.testing._place import OURS, place_of
 from loopwarden.testing._scheduler import Scheduler, Task, Thing
 from loopwarden.testing._tape import Pct, RandomWalk, Tape
 
@@ -163,9 +164,12 @@ class Simulation:
         return self.scheduler.tape.chance(options)
 
     def threads(self) -> list[str]:
-        """Return the names of the threads that have not ended, without the test's own, each with where it was made."""
-        tasks = list(self.scheduler.tasks.values())
-        return [f"{task.name}, started {task.place}" for task in tasks if task is not self.scheduler.main]
+        """Return the names of the threads that have not ended, without the test's own.
+
+        Each has where it was made and, if that was by a thread of ours, where in the code of others it is.
+        """
+        tasks = [task for task in list(self.scheduler.tasks.values()) if task is not self.scheduler.main]
+        return [f"{task.name}{_origin(task)}" for task in tasks]
 
     def story(self, last: int = 12) -> str:
         """Return what happened, in words: who was interrupted where, and the last steps."""
@@ -179,7 +183,8 @@ class Simulation:
             lines = [f"({len(lines) - _MOST_LINES} interruptions before)", *lines[-_MOST_LINES:]]
         steps = list(scheduler.trace)[-last:]
         ends = [f"at {now - self._start:9.3f} s  {task.name} {_said(verb, thing)}" for task, verb, thing, now in steps]
-        return "\n".join([*lines, f"the last {len(ends)} of {self.steps} steps:", *ends])
+        total = max(self.steps, len(scheduler.trace))  # that a thread begins, or ends, is no step of its own
+        return "\n".join([*lines, *([f"the last {len(ends)} of {total} steps:"] if ends else []), *ends])
 
     def _task(self) -> Task:
         task = self.scheduler.current
@@ -266,6 +271,14 @@ class Simulation:
 
     def __repr__(self) -> str:
         return f"<Simulation of seed {self.seed!r} at {self.now:.3f} s, {self.steps} steps>"
+
+
+def _origin(task: Task) -> str:
+    if task.is_foreign:
+        return f" {_said(task.verb, task.thing)}"
+    frame = None if task.place != OURS or task.ident is None else current_frames().get(task.ident)
+    now = OURS if frame is None else place_of(frame)
+    return f", started {task.place}" + ("" if now == OURS else f", now {now}")
 
 
 def _said(verb: str, thing: Thing | str) -> str:

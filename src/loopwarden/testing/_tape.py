@@ -112,6 +112,8 @@ class Tape:
         self._strategy = strategy
         #: What was drawn.
         self.draws: list[Draw] = []
+        #: Whether something was drawn that has nothing to do with threads.
+        self.has_chances = False
 
     @property
     def choices(self) -> list[int]:
@@ -138,6 +140,7 @@ class Tape:
 
     def chance(self, options: int) -> int:
         """Return a number below ``options``: 0 if nothing is to happen."""
+        self.has_chances = True
         position = len(self.draws)
         if position < len(self._written):
             choice = min(self._written[position], options - 1)
