@@ -259,12 +259,20 @@ def test_interleavings_warn_if_no_thread_could_be_interrupted(test: Any, options
         as_test(interleavings(**options)(test))()
 
 
-def test_interleavings_warn_of_nothing_where_one_order_is_repeated_or_faults_are_drawn() -> None:
+def test_interleavings_warn_of_nothing_where_one_order_is_repeated_or_something_else_may_differ() -> None:
     def draw(simulation: Simulation) -> None:
         simulation.choose(2)
 
+    def go_outside(simulation: Simulation) -> None:
+        def wait() -> None:
+            with simulation.outside():
+                pass
+
+        simulation.start_thread(wait, "outside").join()
+
     as_test(interleavings(tape=[0])(sell_twice))()
     as_test(interleavings(5)(draw))()
+    as_test(interleavings(5)(go_outside))()
 
 
 def test_interleavings_want_brackets() -> None:

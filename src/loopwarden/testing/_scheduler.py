@@ -349,6 +349,7 @@ class Scheduler:
         task = self.current
         if task is None or self.over or task.is_switching:
             return None
+        self._note(task, "goes outside", "")
         task.verb, task.thing = "waits outside", ""
         task.is_switching = True  # whatever interrupts it here has no baton
         task.is_outside = True
