@@ -15,7 +15,16 @@ from loopwarden._blocking import SYSTEM
 from loopwarden.actors import ControlActor
 from loopwarden.actors._forgotten import alive
 from loopwarden.clock import SYSTEM_CLOCK, current_clock
-from loopwarden.testing import DeadlockError, FakeClock, HangError, Simulation, hang_guard
+from loopwarden.mailbox import InMemoryMailbox
+from loopwarden.testing import (
+    DeadlockError,
+    FakeClock,
+    FaultyMailbox,
+    HangError,
+    HookedBlocking,
+    Simulation,
+    hang_guard,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -111,3 +120,24 @@ def test_hang_guard_ends_a_test_that_waits_outside_while_a_thread_is_stuck() -> 
             wait_for_nothing()
     finally:
         released.set()
+
+
+def test_fake_clock_is_handed_on_to_threads_of_a_hooked_seam() -> None:
+    with FakeClock(blocking=HookedBlocking(on_acquired=lambda _: None)) as clock:
+        seen: Ticket[object] = Ticket()
+        clock.blocking.start_thread(lambda: seen.complete(current_clock()), "of the clock")
+
+        assert seen.wait(timeout=60) is clock
+
+
+def test_faulty_mailbox_does_not_count_a_lease_that_is_over() -> None:
+    with Simulation() as simulation:
+        mailbox: FaultyMailbox[str, None] = FaultyMailbox(InMemoryMailbox("jobs"))
+        mailbox.send_many(["a", "b"])
+        [short] = mailbox.receive(visibility_timeout=1)
+        [extended] = mailbox.receive(visibility_timeout=1)
+        extended.extend_visibility(60)
+        simulation.advance(5)
+
+        assert [short.id in each or extended.id in each for each in mailbox.leases()] == [True]
+        assert extended.id in mailbox.leases()[0]

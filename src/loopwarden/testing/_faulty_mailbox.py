@@ -41,10 +41,12 @@ class FaultyMailbox(Generic[T, R]):
 
     def __init__(self, mailbox: Mailbox[T, R], *, clock: Clock | None = None) -> None:
         self._mailbox = mailbox
-        self._blocking = resolve_clock(clock).blocking
+        self._clock = resolve_clock(clock)
+        self._blocking = self._clock.blocking
         self._is_away = False
         self._failures: list[BaseException] = []
         self._held: dict[str, tuple[Message[T, R], str]] = {}
+        self._leased_until: dict[str, float] = {}
         self._sent: set[str] = set()
         self._received: dict[str, int] = {}
         self._letters: dict[str, DeadLetter[T]] = {}
@@ -107,7 +109,9 @@ class FaultyMailbox(Generic[T, R]):
 
     def leases(self) -> list[str]:
         """Return what was received and is not finished: each message, with where it was received."""
-        return [f"{message!r}, received {place}" for message, place in self._held.values() if not message.is_finalized]
+        now = self._clock.monotonic()
+        held = [each for each in self._held.values() if not each[0].is_finalized]
+        return [f"{message!r}, received {place}" for message, place in held if self._leased_until[message.id] > now]
 
     # As a mailbox.
 
@@ -179,6 +183,7 @@ class FaultyMailbox(Generic[T, R]):
         for message in messages:
             place = place_of(sys._getframe(1))  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  the only way to whoever receives
             self._held[message.id] = (message, place)
+            self.note_lease(message.id, visibility_timeout)
             self._received[message.id] = self._received.get(message.id, 0) + 1
             message.courier = _Watching(message.courier, self)
         self._look_for_letters()
@@ -233,6 +238,10 @@ class FaultyMailbox(Generic[T, R]):
     def check(self) -> None:
         """Raise if the broker is away."""
         self._check()
+
+    def note_lease(self, message_id: str, seconds: float) -> None:
+        """Remember how long it is leased."""
+        self._leased_until[message_id] = self._clock.monotonic() + seconds
 
     def note_acknowledged(self, message_id: str) -> None:
         """Let those know who wait for it."""
@@ -353,6 +362,7 @@ class _Watching:
     def settle_extend(self, message: Message[Any, Any], timeout: float) -> None:
         self._mailbox.check()
         self.inner.settle_extend(message, timeout)
+        self._mailbox.note_lease(message.id, timeout)
 
     def settle_reply(self, message: Message[Any, Any], body: Any) -> str:
         self._mailbox.check()

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, final
 
 from loopwarden._blocking import SYSTEM
+from loopwarden.clock import use_clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
     from loopwarden._blocking import Blocking, Gate, Lock, Slot, ThreadHandle, WorkQueue
+    from loopwarden.clock import Clock
 
 __all__ = ["HookedBlocking"]
 
@@ -60,6 +63,7 @@ class HookedBlocking:
     def __init__(self, *, on_acquired: Callable[[str], object], inner: Blocking = SYSTEM) -> None:
         self._inner = inner
         self._on_acquired = on_acquired
+        self._clock: Clock | None = None
         self.is_virtual = inner.is_virtual
         self.outside = inner.outside
         self.dice = inner.dice
@@ -82,6 +86,15 @@ class HookedBlocking:
         """Make a slot."""
         return self._inner.slot()
 
+    def belong_to(self, clock: Clock) -> None:
+        """Hand that clock on to the threads that are started, for whatever is made there without one."""
+        self._clock = clock
+
     def start_thread(self, target: Callable[[], object], name: str) -> ThreadHandle:
         """Start a thread."""
-        return self._inner.start_thread(target, name)
+
+        def run() -> None:
+            with nullcontext() if self._clock is None else use_clock(self._clock):
+                target()
+
+        return self._inner.start_thread(run, name)

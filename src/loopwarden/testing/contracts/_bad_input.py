@@ -21,10 +21,11 @@ __all__ = ["BadInput"]
 
 
 _NO_SECONDS: tuple[object, ...] = (None, "", "x", (), float("nan"), -1)
+_NO_MAILBOX: tuple[object, ...] = (5, 0.5, "", b"replies")
 _BAD_SENDS: list[dict[str, object]] = [
     *({"delay": value} for value in _NO_SECONDS),
     *({"timeout": value} for value in _NO_SECONDS),
-    *({"reply_to": value} for value in (5, 0.5, "", b"replies")),
+    *({"reply_to": value} for value in _NO_MAILBOX),
 ]
 
 
