@@ -12,7 +12,7 @@ from loopwarden.clock import SYSTEM_CLOCK
 from loopwarden.testing import _hang_guard
 from loopwarden.testing._crash import SimulatedCrash
 from loopwarden.testing._hang_guard import HangError
-from loopwarden.testing._simulation import Simulation
+from loopwarden.testing._simulation import MAX_STEPS, Simulation
 from loopwarden.testing._tape import next_schedule
 
 if TYPE_CHECKING:
@@ -194,9 +194,9 @@ def _explain(body: Callable[[Simulation], None], failed: Simulation, error: Base
 
 
 def _run(
-    body: Callable[[Simulation], None], tape: Sequence[int], seed: int | str
+    body: Callable[[Simulation], None], tape: Sequence[int], seed: int | str, max_steps: int = MAX_STEPS
 ) -> tuple[Simulation, BaseException | None]:
-    simulation = Simulation(seed, tape=tape)
+    simulation = Simulation(seed, tape=tape, max_steps=max_steps)
     try:
         _once(body, simulation)
     except BaseException as error:
@@ -216,7 +216,8 @@ def _shrink(body: Callable[[Simulation], None], failed: Simulation, kind: type[B
         if left <= 0 or SYSTEM_CLOCK.monotonic() > deadline:
             return False
         left -= 1
-        return type(_run(body, candidate, failed.seed)[1]) is kind
+        # A tape without interruptions may never end, if a thread waits for another without the seam.
+        return type(_run(body, candidate, failed.seed, max_steps=1_000 + 20 * failed.steps)[1]) is kind
 
     best = _stripped(failed.tape)
     while len(best) > 1 and fails(best[: len(best) // 2]):
