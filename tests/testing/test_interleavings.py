@@ -249,12 +249,21 @@ def sell_twice(simulation: Simulation) -> None:
     assert stock.left >= 0
 
 
-@pytest.mark.parametrize("options", [{"runs": 50}, {"seeds": range(50)}, {"runs": 50, "preemptions": 2}])
-@pytest.mark.parametrize("test", [sell_twice, lambda: Ticket[None]().complete(None)])
-def test_interleavings_warn_if_no_thread_could_be_interrupted(test: Any, options: Any) -> None:
-    if options.get("preemptions") and test is not sell_twice:
-        pytest.skip("that is one order alone")
+def complete_alone() -> None:
+    Ticket[None]().complete(None)
 
+
+@pytest.mark.parametrize(
+    ("test", "options"),
+    [
+        (sell_twice, {"runs": 50}),
+        (sell_twice, {"seeds": range(50)}),
+        (sell_twice, {"runs": 50, "preemptions": 2}),
+        (complete_alone, {"runs": 50}),
+        (complete_alone, {"seeds": range(50)}),
+    ],
+)
+def test_interleavings_warn_if_no_thread_could_be_interrupted(test: Any, options: Any) -> None:
     with pytest.warns(UserWarning, match=r"\d orders were tried, but no thread could be interrupted: .* seam"):
         as_test(interleavings(**options)(test))()
 

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
 
-from loopwarden._ticket import Ticket
 from loopwarden.mailbox import Mailbox
 from loopwarden.testing._fake_clock import FakeClock
+from loopwarden.testing.contracts._background import run_in_background
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from loopwarden._ticket import Ticket
 
 __all__ = ["Box", "MailboxFixtures", "bodies"]
 
@@ -63,13 +65,4 @@ class MailboxFixtures(abc.ABC):
 
     def in_background(self, clock: FakeClock, job: Callable[[], Any]) -> Ticket[Any]:
         """Run a job on a thread of its own, which ``clock`` knows of; return the ticket of its result."""
-        result: Ticket[Any] = Ticket()
-
-        def run() -> None:
-            try:
-                result.complete(job())
-            except BaseException as error:  # noqa: BLE001  the test reads it
-                result.fail(error)
-
-        clock.blocking.start_thread(run, "in-background")
-        return result
+        return run_in_background(job, clock.blocking)

@@ -18,6 +18,7 @@ from loopwarden.actors import (
     ShutdownRequest,
     SupportsProcess,
 )
+from loopwarden.testing.contracts._background import run_in_background
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,16 +42,7 @@ class RunnableContract(abc.ABC):
 
     def in_background(self, job: Callable[[], Any]) -> Ticket[Any]:
         """Run a job on a thread of its own; return the ticket of its result."""
-        result: Ticket[Any] = Ticket()
-
-        def run() -> None:
-            try:
-                result.complete(job())
-            except BaseException as error:  # noqa: BLE001  the test reads it
-                result.fail(error)
-
-        SYSTEM.start_thread(run, "in-background")
-        return result
+        return run_in_background(job, SYSTEM)
 
     def test_loop_offers_what_is_asked_of_it(self) -> None:
         loop = self.make_loop()
