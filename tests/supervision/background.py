@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from loopwarden import Ticket
 from loopwarden._blocking import CURRENT
 from loopwarden.supervision import Service
+from loopwarden.testing.contracts._background import run_in_background
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from loopwarden import Supervisor
+    from loopwarden import Supervisor, Ticket
     from loopwarden.supervision import ShutdownReport
 
 __all__ = ["in_background", "serve_in_background"]
@@ -21,18 +21,7 @@ T = TypeVar("T")
 
 def in_background(act: Callable[[], T]) -> Ticket[T]:
     """Return a ticket for what ``act`` returns or raises on a thread of the current seam, which knows when it rests."""
-    done: Ticket[T] = Ticket()
-
-    def run() -> None:
-        try:
-            result = act()
-        except BaseException as error:  # noqa: BLE001  it is the answer
-            done.fail(error)
-        else:
-            done.complete(result)
-
-    CURRENT.get().start_thread(run, "the test's")
-    return done
+    return run_in_background(act, CURRENT.get())
 
 
 def serve_in_background(tree: Supervisor, **options: Any) -> tuple[Service, Ticket[ShutdownReport]]:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, final
 
 from pykka._envelope import Envelope
 
-from loopwarden._ticket import Ticket, write
 from loopwarden.supervision import ChildSpec, EventKind, Supervisor
 from loopwarden.testing import Hold, ProbeLoop
 
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     import pykka
     from typing_extensions import Unpack
 
+    from loopwarden._ticket import Ticket
     from loopwarden.clock import Clock
     from loopwarden.supervision import ChildRef, EventStream, SupervisorOptions, SupervisorRef
 
@@ -27,7 +27,6 @@ __all__ = [
     "crash_and_wait",
     "finish",
     "outcome",
-    "resolve",
     "supervising",
     "wake",
 ]
@@ -50,16 +49,6 @@ def supervising(
         yield ref
     finally:
         ref.stop(timeout=60)
-
-
-def resolve(ticket: Ticket[T], compute: Callable[[], T]) -> None:
-    """Write what ``compute`` returns or raises."""
-    try:
-        result = compute()
-    except BaseException as error:  # noqa: BLE001  it is the answer
-        write(ticket, error=error)
-    else:
-        write(ticket, result)
 
 
 def crash(ref: ChildRef, error: BaseException | None = None) -> None:

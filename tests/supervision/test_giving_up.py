@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from nursery import Nursery, resolve, supervising
+from background import in_background
+from nursery import Nursery, supervising
 
 from loopwarden import ChildSpec, MailboxLoop, Supervisor, Ticket
 from loopwarden.actors import ZOMBIES, AbandonRequest
 from loopwarden.mailbox import InMemoryMailbox
-from loopwarden.supervision import ExitCode, Service, ShutdownReport
+from loopwarden.supervision import ExitCode, Service
 from loopwarden.supervision._budget import Budget
 from loopwarden.supervision._closing import CloseDown
 from loopwarden.supervision._stops import AT_ONCE, PATIENCE
@@ -49,8 +50,7 @@ def test_when_the_budget_is_over_those_with_nothing_in_hand_still_end_cleanly(cl
 
     tree = Supervisor("tree", children=[make(box) for box in boxes], clock=clock)
     service = Service(tree, signals=(), clock=clock)
-    returned: Ticket[ShutdownReport] = Ticket()
-    clock.blocking.start_thread(lambda: resolve(returned, service.run), "service")
+    returned = in_background(service.run)
     service.ref.ready.wait(60)
     for number, hold in enumerate(holds):
         boxes[number].send(number)
