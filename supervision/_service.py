@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypedDict, final
@@ -153,7 +154,7 @@ class Service:
         scope = DaemonScope(clock=self._clock)
         shutdown = self._shutdown
         try:
-            if self._signals:
+            if self._signals or self._may_hear_others():
                 scope.enter(SignalRelay(self._hear, self._signals, clock=self._clock, others=self._stir))
             scope.enter(shutdown.closing(self._mailboxes))  # before signals are somebody else's again
             self._start(scope)
@@ -175,6 +176,10 @@ class Service:
             raise
         shutdown.close(scope)
         return shutdown.report(self._asked)
+
+    def _may_hear_others(self) -> bool:
+        """Say whether handlers of others may have to run on this thread while it waits."""
+        return threading.current_thread() is threading.main_thread() and not self._clock.blocking.is_virtual
 
     def _wait_asked(self) -> bool:
         """Wait until somebody asks for the end, or the tree has ended by itself; say whether somebody has asked."""

@@ -7,7 +7,9 @@ import inspect
 import json
 import os
 import signal
+import threading
 from contextlib import contextmanager
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -452,6 +454,32 @@ def test_a_shutdown_in_a_signal_handler_on_the_thread_of_run_does_not_wait_for_i
         signal.signal(signal.SIGUSR1, before)
 
     assert answers == [False]
+
+
+def test_loop_group_lets_handlers_of_others_run_also_if_their_signals_do_not_wake_its_thread() -> None:
+    loop = ProbeLoop()
+    group = LoopGroup(loops=[loop])
+    handled: SimpleQueue[int] = SimpleQueue()
+
+    def signal_this_thread() -> None:
+        # The main thread is not woken then, as by a signal that comes in the moment before it begins to wait.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
+        for _ in range(200):
+            signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
+            handled.get(timeout=60)
+        group.shutdown()
+
+    before = signal.signal(signal.SIGUSR1, lambda number, _frame: handled.put(number))
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+    loop.post(signal_this_thread)
+    try:
+        group.run(install_signals=False)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.signal(signal.SIGUSR1, before)
+
+    assert group.report is not None
+    assert group.report.exit_code == ExitCode.OK
 
 
 def test_loop_group_lets_all_shutdowns_wait_for_the_same_end(clock: FakeClock) -> None:
