@@ -18,6 +18,7 @@ from loopwarden.errors import LoopAbandonedError
 from loopwarden.supervision._census import take_census
 from loopwarden.supervision._closing import MOMENT, CloseDown
 from loopwarden.supervision._shutdown_report import (
+    LAST_SECONDS,
     Phase,
     PhaseReport,
     ShutdownReport,
@@ -36,10 +37,6 @@ if TYPE_CHECKING:
     from loopwarden.supervision._timeouts import Timeouts
 
 __all__ = ["Shutdown", "SupportsClose"]
-
-#: Seconds for all that is left to do when the budget is over, or the loops have ended: to give back what was in hand,
-#: to stop daemons, to close mailboxes. It takes milliseconds unless a store hangs, and is less than the spare grace.
-LAST_SECONDS = 3.0
 
 
 class SupportsClose(Protocol):
@@ -221,7 +218,7 @@ class Shutdown:
         self._ref.has_told = True
         return ShutdownReport(
             reason=reason,
-            exit_code=exit_code_of(loops, gave_up=gave_up, in_time=in_time),
+            exit_code=exit_code_of(loops, gave_up=gave_up, in_time=in_time, overtime=now - began - seconds),
             budget=seconds,
             duration=now - began,
             phases=tuple(self._phases),

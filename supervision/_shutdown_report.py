@@ -12,11 +12,25 @@ from loopwarden.actors import MessageFate, ShutdownResult
 from loopwarden.actors._fates import merged_fates
 from loopwarden.supervision._exit_code import ExitCode
 
-__all__ = ["LoopReport", "Phase", "PhaseReport", "ShutdownReport", "exit_code_of", "report_of", "reports_of"]
+__all__ = [
+    "LAST_SECONDS",
+    "LoopReport",
+    "Phase",
+    "PhaseReport",
+    "ShutdownReport",
+    "exit_code_of",
+    "report_of",
+    "reports_of",
+]
 
 #: In this order: intake stops everywhere; what is in hand completes; work beside the loops completes; loops end;
 #: daemons stop and mailboxes are closed.
 Phase: TypeAlias = Literal["not ready", "drain", "offload", "loops", "close"]
+
+
+#: Seconds for all that is left to do when the budget is over, or the loops have ended: to give back what was in hand,
+#: to stop daemons, to close mailboxes. It takes milliseconds unless a store hangs, and is less than the spare grace.
+LAST_SECONDS = 3.0
 
 
 class _Part(BaseModel):
@@ -119,16 +133,18 @@ def report_of(result: ShutdownResult, path: str | None = None) -> LoopReport:
     )
 
 
-def exit_code_of(loops: tuple[LoopReport, ...], *, gave_up: bool, in_time: bool) -> ExitCode:
+def exit_code_of(loops: tuple[LoopReport, ...], *, gave_up: bool, in_time: bool, overtime: float) -> ExitCode:
     """Return what the process says of its end.
 
     Args:
         loops: How the loops ended.
         gave_up: Whether the tree ended by itself, with an error.
         in_time: Whether all of it ended in time.
+        overtime: Seconds that the shutdown took beyond its budget, whatever kept it: a main thread that got no turn is
+            late as well.
     """
     if gave_up:
         return ExitCode.GAVE_UP
-    if not in_time or any(loop.abandoned for loop in loops):
+    if not in_time or overtime > LAST_SECONDS or any(loop.abandoned for loop in loops):
         return ExitCode.DRAIN_TIMED_OUT
     return ExitCode.OK

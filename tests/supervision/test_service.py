@@ -16,6 +16,7 @@ from loopwarden.actors import OffloadPool
 from loopwarden.mailbox import InMemoryMailbox, Message
 from loopwarden.supervision import ExitCode, Service, ShutdownReport
 from loopwarden.supervision._closing import MOMENT
+from loopwarden.supervision._shutdown_report import LAST_SECONDS, exit_code_of
 from loopwarden.testing import FakeClock, Hold
 
 if TYPE_CHECKING:
@@ -65,6 +66,13 @@ def test_an_idle_tree_ends_at_once_and_cleanly(clock: FakeClock, jobs: Box) -> N
     assert [(loop.path, loop.clean) for loop in report.loops] == [("a", True), ("b", True)]
     assert service.finished.wait(0) is report
     assert "2 of 2 ended cleanly" in str(report)
+
+
+@pytest.mark.parametrize(
+    ("overtime", "code"), [(-1.0, ExitCode.OK), (LAST_SECONDS, ExitCode.OK), (15.4, ExitCode.DRAIN_TIMED_OUT)]
+)
+def test_exit_code_tells_of_a_shutdown_that_took_longer_than_its_budget(overtime: float, code: ExitCode) -> None:
+    assert exit_code_of((), gave_up=False, in_time=True, overtime=overtime) is code
 
 
 def test_what_is_in_hand_completes_and_the_rest_goes_back_in_its_order(clock: FakeClock, jobs: Box) -> None:
