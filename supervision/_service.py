@@ -127,10 +127,13 @@ class Service:
             None if health_port is None else ProbeServer(prober.answer, port=health_port, host=health_host, clock=clock)
         )
 
-    def run(self) -> ShutdownReport:
+    def run(self, *, owns_process: bool = False) -> ShutdownReport:
         """Run until a signal, a `shut_down`, or the end of the tree; return when all is over.
 
         What the tree raises is in the report, and in its exit code.
+
+        Args:
+            owns_process: Whether the process exits after it, so that no signal which comes meanwhile is to kill it.
 
         Raises:
             RuntimeError: if it has been run before.
@@ -140,7 +143,7 @@ class Service:
         self._has_run = True
         log_warnings(self.timeouts)
         try:
-            report = self._run()
+            report = self._run(owns_process=owns_process)
         except BaseException as error:
             write(self.finished, error=error)
             raise
@@ -150,12 +153,15 @@ class Service:
         write(self.finished, report)
         return report
 
-    def _run(self) -> ShutdownReport:
+    def _run(self, *, owns_process: bool) -> ShutdownReport:
         scope = DaemonScope(clock=self._clock)
         shutdown = self._shutdown
         try:
             if self._signals or self._may_hear_others():
-                scope.enter(SignalRelay(self._hear, self._signals, clock=self._clock, others=self._stir))
+                relay = SignalRelay(
+                    self._hear, self._signals, clock=self._clock, others=self._stir, until_exit=owns_process
+                )
+                scope.enter(relay)
             scope.enter(shutdown.closing(self._mailboxes))  # before signals are somebody else's again
             self._start(scope)
             if self._wait_asked():
@@ -277,7 +283,8 @@ def serve(
 ) -> ShutdownReport:
     """Run a tree until a signal, or its own end; then end it within one budget. See `Service` for the arguments.
 
-    It never exits the process: ``sys.exit(serve(tree).exit_code)`` does.
+    It never exits the process: ``sys.exit(serve(tree).exit_code)`` does. After a signal has ended the tree, a second
+    one does not kill the process on its way to that exit, unless there was a handler before; the third still does.
     """
     service = Service(
         tree,
@@ -289,4 +296,4 @@ def serve(
         clock=clock,
         **timeouts,
     )
-    return service.run()
+    return service.run(owns_process=True)

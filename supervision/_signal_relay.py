@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import signal
@@ -47,6 +48,9 @@ class SignalRelay:
         clock: Whose seam the thread is started through.
         leave: Ends the process.
         others: Called for each other signal, whose handler is somebody else's, on the relay's thread.
+        until_exit: Whether the process belongs to it: then a signal that comes after one which was heard kills nobody
+            who was told to end and is doing so, even after `close`, and none kills the interpreter while that exits.
+            Where there was a handler before, that is put back all the same.
 
     Raises:
         ValueError: if ``signals`` has something that is no signal, or one that no process hears; it is named.
@@ -60,6 +64,7 @@ class SignalRelay:
         clock: Clock | None = None,
         leave: Callable[[int], object] = os._exit,
         others: Callable[[], object] = lambda: None,
+        until_exit: bool = False,
     ) -> None:
         clock = resolve_clock(clock)
         self._callback = callback
@@ -68,6 +73,7 @@ class SignalRelay:
         self._clock = clock
         self._leave = leave
         self._others = others
+        self._until_exit = until_exit
         self._before: dict[int, Any] = {}
         self._fd_before = -1
         self._seen = 0  # by the handler
@@ -136,9 +142,12 @@ class SignalRelay:
             far.close()
             near.close()
 
-    def _put_handlers_back(self) -> None:
+    def _put_handlers_back(self, *, in_child: bool = False) -> None:
+        is_kept = self._until_exit and self._heard > 0 and not in_child
         for each, handler in self._before.items():
-            if signal.getsignal(each) == self._handle:
+            if self._until_exit and handler in _DEFAULTS:
+                _last[each] = handler
+            if signal.getsignal(each) == self._handle and not (is_kept and handler in _DEFAULTS):
                 signal.signal(each, signal.SIG_DFL if handler is None else handler)
         self._before.clear()
 
@@ -154,7 +163,7 @@ class SignalRelay:
     def forget_parent(self) -> None:
         """Hear nothing any more, in a process that was forked: it shares the descriptor, but not the thread."""
         near, far, self._near, self._far = self._near, self._far, None, None
-        self._put_handlers_back()
+        self._put_handlers_back(in_child=True)
         signal.set_wakeup_fd(-1)
         for each in (near, far):
             if each is not None:
@@ -218,6 +227,9 @@ def _checked(number: int) -> int:
     return number
 
 
+#: What a signal does that nobody handles.
+_DEFAULTS = (signal.SIG_DFL, signal.default_int_handler)
+_last: dict[int, Any] = {}  # the signals of those that had the process to themselves, and what was there before them
 _open_relays: weakref.WeakSet[SignalRelay] = weakref.WeakSet()
 _masks = threading.local()  # .before: what this thread has blocked, while it forks
 
@@ -238,7 +250,22 @@ def _forget_parents() -> None:
     for relay in tuple(_open_relays):
         relay.forget_parent()
     _open_relays.clear()
+    for number, handler in _last.items():
+        signal.signal(number, handler)
+    _last.clear()
     _unblock()
 
 
+def _ignore_at_exit() -> None:
+    """Ignore signals while the interpreter ends, which would give them back their default action: to kill."""
+    for number in _last:
+        if signal.getsignal(number) in _DEFAULTS or isinstance(_owner(signal.getsignal(number)), SignalRelay):
+            signal.signal(number, signal.SIG_IGN)
+
+
+def _owner(handler: object) -> object:
+    return getattr(handler, "__self__", None)
+
+
 at_fork(before=_block, in_parent=_unblock, in_child=_forget_parents)
+atexit.register(_ignore_at_exit)  # at import, so that it is called after those of others, which may hang

@@ -122,6 +122,22 @@ def test_the_third_signal_ends_the_process_at_once(path: Path, jobs: Box) -> Non
         assert program.exit_code() == 128 + signal.SIGINT
 
 
+@pytest.mark.parametrize("second", ["served", "exiting"])
+def test_serve_keeps_a_second_signal_from_killing_a_process_that_is_about_to_exit(
+    path: Path, jobs: Box, second: str
+) -> None:
+    with Program("serves", path, "exits slowly") as program:
+        program.wait_for("starting")
+        program.send()
+        for moment in ("served", "exiting"):
+            program.wait_for(moment)
+            if moment == second:
+                program.send()
+            program.let_go()
+
+        assert program.exit_code() == ExitCode.OK
+
+
 def test_a_tree_that_gives_up_ends_the_process_with_its_own_code_and_says_why(path: Path, jobs: Box) -> None:
     jobs.send_many(["job"] * 10)
     with Program("serves", path, "crash") as program:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import os
 import random
-import signal
 import sys
 import traceback
 from typing import TYPE_CHECKING, Any
@@ -106,7 +105,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    # What was there before is put back at the end, so a second signal that comes then must not kill.
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.exit(main())

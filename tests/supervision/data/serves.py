@@ -8,7 +8,8 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
 from typing_extensions import override
 
@@ -64,6 +65,19 @@ def start_at_the_gate() -> object:
     return None
 
 
+def say_and_start(jobs: SqliteMailbox[str, Any]) -> object:
+    say("starting")
+    return MailboxLoop(jobs, wait_at_the_gate)
+
+
+class Last:
+    """Waits at the gate once more when the interpreter takes its modules down."""
+
+    def __del__(self, say: Callable[[str], None] = say, read: Callable[[int, int], bytes] = os.read) -> None:
+        say("exiting")
+        read(0, 1)
+
+
 def run(
     start: Callable[[], object], jobs: SqliteMailbox[str, Any], **timeouts: Unpack[TimeoutOptions]
 ) -> ShutdownReport:
@@ -89,6 +103,11 @@ def main() -> ExitCode:
             report = run(fail_to_start, jobs)
         case "factory":
             report = run(start_at_the_gate, jobs, shutdown_timeout=1.0)
+        case "exits slowly":
+            report = run(partial(say_and_start, jobs), jobs)
+            say("served")
+            os.read(0, 1)
+            sys.modules["last"] = cast("Any", Last())
         case "time-outs":
             try:
                 report = run(start_at_the_gate, jobs, drain_timeout=SHUTDOWN + 1, grace=SHUTDOWN - 1)
