@@ -21,6 +21,7 @@ from loopwarden.actors._forgotten import forget, note_ending, remember
 from loopwarden.actors._inbox import Inbox
 from loopwarden.actors._messages import TicketCarrier
 from loopwarden.actors._ref import ControlRef
+from loopwarden.actors._registry import register, unregister
 from loopwarden.clock import Clock, resolve_clock
 from loopwarden.errors import ActorDeadError, UnsupportedRequestError
 
@@ -137,7 +138,7 @@ class ControlActor(pykka.ThreadingActor):
         if self._started.setdefault(0, mark) is mark:
             self._never_launched.detach()
             self._launching()
-            pykka.ActorRegistry.register(self._actor_ref)
+            register(self.actor_ref)
             remember(self.actor_ref)
             self._start_actor_loop()
         return self.actor_ref
@@ -234,7 +235,7 @@ class ControlActor(pykka.ThreadingActor):
             if self._is_ready_when_started:
                 write(self.ready)
             cause = self._serve()
-            pykka.ActorRegistry.unregister(self._actor_ref)
+            unregister(self.actor_ref)
             self.actor_stopped.set()
             if cause is None:
                 cause = _raised_by(self.on_stop)
@@ -271,7 +272,7 @@ class ControlActor(pykka.ThreadingActor):
 
     def _finish(self, cause: BaseException | None) -> None:
         note_ending(self.actor_ref)  # before anybody is told of the end: whoever is may exit, and has forgotten nothing
-        pykka.ActorRegistry.unregister(self._actor_ref)
+        unregister(self.actor_ref)
         self.actor_stopped.set()
         name = str(self._actor_ref)
         ended = ActorExit(name, cause, self._was_asked)

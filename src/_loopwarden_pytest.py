@@ -36,6 +36,14 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "simulation(seed): the seed of Loopwarden's fixture `simulation` for this test")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Have what is logged in a test logged before the test goes on, so that `caplog` has it."""
+    log = sys.modules.get("loopwarden._log")
+    if log is not None:
+        log.log_in_place(on=True)
+
+
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, None]:
     """End a test of ours that hangs."""

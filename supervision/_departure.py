@@ -9,7 +9,7 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from loopwarden._log import report
+from loopwarden._log import flush_log, report
 from loopwarden._ticket import Ticket
 from loopwarden.actors import AbandonRequest, LoopRef
 from loopwarden.actors._forgotten import alive
@@ -39,16 +39,14 @@ def depart(code: ExitCode, why: str, patience: float, clock: Clock, leave: Calla
         clock: The time.
         leave: Ends the process.
     """
-
-    def say() -> None:
-        report(logging.CRITICAL, "this process ends with code %d: %s", code, why)
-
-    _try(say, clock)
+    report(logging.CRITICAL, "this process ends with code %d: %s", code, why)
     given_back: Ticket[None] = Ticket(clock.blocking)
 
     def leave_now() -> None:
         given_back.wait_ready()
-        _try(_flush, clock)
+        if flush_log(LAST_SECONDS):
+            # It may hang all the same, as a stream can whose lock is held by a thread that was given up.
+            run_apart(_flush, "loopwarden-last-words", clock.blocking).wait_ready(LAST_SECONDS)
         leave(int(code))
 
     # The main thread may return meanwhile, because what it waited for was stopped: the code must be ours all the same.
@@ -59,11 +57,6 @@ def depart(code: ExitCode, why: str, patience: float, clock: Clock, leave: Calla
         given_back.complete(None)
         leave_now()
         atexit.unregister(leave_now)
-
-
-def _try(job: Callable[[], object], clock: Clock) -> None:
-    """Do something that may hang, as a log or a stream can whose lock is held by a thread that was given up."""
-    run_apart(job, "loopwarden-last-words", clock.blocking).wait_ready(LAST_SECONDS)
 
 
 def _flush() -> None:

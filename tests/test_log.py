@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
+import logging
+import threading
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from typing_extensions import override
 
-from loopwarden._log import LONGEST, describe
+from loopwarden._log import LONGEST, describe, flush_log, log_in_place, report
+from loopwarden._log_writer import LOG_THREAD, MAX_WAITING, LogWriter
+from loopwarden.testing import Hold, Simulation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    Emit = Callable[[logging.LogRecord], object]
+
+#: Real seconds; they only matter when a test fails.
+PATIENCE = 60.0
+place: ContextVar[str] = ContextVar("place", default="nowhere")
 
 
 class Odd:
@@ -50,3 +65,136 @@ def test_a_very_long_text_is_shortened() -> None:
 
     assert len(text) < LONGEST + 100
     assert text.endswith("1000014 characters in all")
+
+
+class Handler(logging.Handler):
+    """Keeps what it is given, or does as a test says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+        self.threads: list[str] = []
+        self.do: Emit = lambda record: None
+
+    @override
+    def emit(self, record: logging.LogRecord) -> None:
+        self.threads.append(threading.current_thread().name)
+        self.texts.append(f"{record.getMessage()} from {record.threadName} in {place.get()}")
+        self.do(record)
+
+
+@pytest.fixture
+def handler() -> Iterator[Handler]:
+    handler = Handler()
+    logger = logging.getLogger("loopwarden")
+    logger.addHandler(handler)
+    log_in_place(on=False)
+    yield handler
+    assert flush_log(PATIENCE, PATIENCE)
+    log_in_place(on=True)
+    logger.removeHandler(handler)
+
+
+def test_report_has_the_record_written_on_a_thread_for_that_with_its_own_thread_and_context(handler: Handler) -> None:
+    place.set("a test")
+
+    report(logging.WARNING, "%s is %d", "it", 1)
+    assert flush_log(PATIENCE, PATIENCE)
+
+    assert handler.texts == ["it is 1 from MainThread in a test"]
+    assert handler.threads == [LOG_THREAD]
+
+
+def test_report_does_not_wait_for_a_handler_that_blocks_and_what_is_dropped_is_counted_and_said(
+    handler: Handler,
+) -> None:
+    with Hold() as hold:
+        handler.do = lambda record: hold() if record.getMessage() == "first" else None
+        report(logging.WARNING, "first")
+        hold.wait_reached()
+
+        for number in range(MAX_WAITING + 7):
+            report(logging.WARNING, "number %d", number)
+        is_written = flush_log(PATIENCE)
+
+    assert flush_log(PATIENCE, PATIENCE)
+    report(logging.WARNING, "last")
+    assert flush_log(PATIENCE, PATIENCE)
+    assert not is_written  # at once, long before a minute was over
+    texts = [text.partition(" from ")[0] for text in handler.texts]
+    assert texts[:2] == ["first", "number 0"]
+    assert texts[MAX_WAITING:] == [
+        f"number {MAX_WAITING - 1}",
+        "7 log records were dropped, because the log did not keep up",
+        "last",
+    ]
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), SystemExit(3), KeyboardInterrupt()])
+def test_report_goes_on_after_a_handler_that_raises(handler: Handler, error: BaseException) -> None:
+    def refuse(_record: logging.LogRecord) -> None:
+        handler.do = lambda record: None
+        raise error
+
+    handler.do = refuse
+    report(logging.WARNING, "first")
+    report(logging.WARNING, "second")
+    assert flush_log(PATIENCE, PATIENCE)
+
+    assert [text.split()[0] for text in handler.texts] == ["first", "second"]
+
+
+def test_report_makes_records_with_the_factory_of_others_and_keeps_where_they_are_from(handler: Handler) -> None:
+    class Record(logging.LogRecord):
+        request = 7
+
+    seen: list[tuple[object, str, str | None]] = []
+    handler.do = lambda record: seen.append((getattr(record, "request", None), record.funcName, record.threadName))
+    before = logging.getLogRecordFactory()
+    logging.setLogRecordFactory(Record)
+    try:
+        report(logging.WARNING, "it")
+        assert flush_log(PATIENCE, PATIENCE)
+    finally:
+        logging.setLogRecordFactory(before)
+
+    name = "test_report_makes_records_with_the_factory_of_others_and_keeps_where_they_are_from"
+    assert seen == [(7, name, "MainThread")]
+
+
+def test_report_makes_no_record_that_nobody_wants(handler: Handler) -> None:
+    report(logging.DEBUG, "too much")
+    logging.disable(logging.WARNING)
+    try:
+        report(logging.WARNING, "not now")
+    finally:
+        logging.disable(logging.NOTSET)
+
+    assert flush_log(PATIENCE, PATIENCE)
+    assert handler.texts == []
+
+
+def test_report_writes_at_once_in_a_simulation(handler: Handler) -> None:
+    with Simulation():
+        report(logging.WARNING, "it")
+        texts = list(handler.texts)
+
+    assert len(texts) == 1
+
+
+def test_log_writer_has_nothing_of_its_parent_in_a_child_process(handler: Handler) -> None:
+    writer = LogWriter(logging.getLogger("loopwarden"))
+    with Hold() as hold:
+        handler.do = hold
+        writer.write(logging.LogRecord("loopwarden", logging.WARNING, __file__, 1, "parent", (), None))
+        hold.wait_reached()
+
+        writer.begin()
+
+        handler.do = lambda record: None
+        # The handler's lock is held by the thread that hangs: in a child process logging makes it anew, too.
+        handler.createLock()
+        writer.write(logging.LogRecord("loopwarden", logging.WARNING, __file__, 1, "child", (), None))
+        assert writer.flush(PATIENCE, PATIENCE)
+
+    assert [text.split()[0] for text in handler.texts] == ["parent", "child"]

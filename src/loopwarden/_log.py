@@ -1,4 +1,4 @@
-"""Saying what went wrong, on threads that must survive saying it.
+"""Saying what went wrong, on threads that must survive saying it, and must not wait for it.
 
 There is no NullHandler: until logging is set up, Python prints warnings and errors, and a loop that dies in silence is
 what Loopwarden is there to prevent.
@@ -6,14 +6,23 @@ what Loopwarden is there to prevent.
 
 from __future__ import annotations
 
+import atexit
 import logging
+import sys
 import threading
 from contextlib import suppress
 from typing import cast
 
-__all__ = ["describe", "mute", "report"]
+from loopwarden._blocking import CURRENT
+from loopwarden._forks import at_fork
+from loopwarden._log_writer import HANG_SECONDS, LogWriter
+
+__all__ = ["describe", "flush_log", "log_in_place", "mute", "report"]
 
 logger = logging.getLogger("loopwarden")
+_writer = LogWriter(logger)
+at_fork(in_child=_writer.begin)
+atexit.register(_writer.exit)
 _here = threading.local()  # .is_muted: whether this thread has nothing more to say
 
 #: Characters of a text about an exception that are kept: enough to see what it is, and a thousand of them are not much.
@@ -22,11 +31,37 @@ _TEXT = "_loopwarden_text"
 
 
 def report(level: int, text: str, *args: object, error: BaseException | None = None) -> None:
-    """Log, and never raise: filters, handlers and the ``repr`` of an exception are other people's code."""
+    """Log, and neither raise nor wait: filters, handlers and the ``repr`` of an exception are other people's code.
+
+    The record is of this moment, thread and context, and is written on a thread for that; in a simulation at once, so
+    that it has its place in the order of what happens.
+    """
     if hasattr(_here, "is_muted"):
         return
     with suppress(BaseException):  # whoever reports here has tickets to resolve
-        logger.log(level, text, *args, exc_info=error)
+        # As `Logger.isEnabledFor`, which may wait for the lock of somebody who is setting logging up.
+        if logger.manager.disable >= level or level < logger.getEffectiveLevel():
+            return
+        frame = sys._getframe(1)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  as logging itself finds its caller
+        code = frame.f_code
+        exc_info = None if error is None else (type(error), error, error.__traceback__)
+        record = logging.LogRecord(
+            logger.name, level, code.co_filename, frame.f_lineno, text, args, exc_info, code.co_name
+        )
+        if CURRENT.get().is_virtual:
+            _writer.write_now(record)
+        else:
+            _writer.write(record)
+
+
+def flush_log(timeout: float, patience: float = HANG_SECONDS) -> bool:
+    """Wait until what was reported is written, see `LogWriter.flush`; say whether it is."""
+    return _writer.flush(timeout, patience)
+
+
+def log_in_place(*, on: bool) -> None:
+    """Have records written by the thread that reports, before it goes on: for tests that look at them at once."""
+    _writer.in_place = on
 
 
 def mute() -> None:

@@ -27,7 +27,7 @@ class Program:
     Its standard input is a gate: whoever reads a byte of it waits for `let_go`.
     """
 
-    def __init__(self, name: str, *args: object) -> None:
+    def __init__(self, name: str, *args: object, stderr: int | None = None) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  closed at the end of the block of the program
         self._lines: list[str] = []
         self._rest = b""
@@ -35,7 +35,7 @@ class Program:
             [sys.executable, "-P", str(DATA / f"{name}.py"), *map(str, args)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=self._errors,
+            stderr=self._errors if stderr is None else stderr,
             bufsize=0,
         )
         assert self._process.stdin is not None, "it was asked for"

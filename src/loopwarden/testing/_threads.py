@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from loopwarden._blocking import SystemThread
+from loopwarden._log_writer import LOG_THREAD
 from loopwarden.clock import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
@@ -16,8 +17,10 @@ __all__ = ["join_all", "our_threads", "wait_no_threads"]
 
 
 def our_threads() -> list[SystemThread]:
-    """Return the threads that Loopwarden started and that are alive."""
-    return [thread for thread in threading.enumerate() if isinstance(thread, SystemThread)]
+    """Return the threads that Loopwarden started and that are alive, but for the one that lasts as long as we do."""
+    return [
+        thread for thread in threading.enumerate() if isinstance(thread, SystemThread) and thread.name != LOG_THREAD
+    ]
 
 
 def wait_no_threads(timeout: float = 60.0) -> list[SystemThread]:
