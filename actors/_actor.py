@@ -167,6 +167,13 @@ class ControlActor(pykka.ThreadingActor):
             self._answer(in_hand, None, ActorDeadError(name, cause))
         self._inbox.wake((_ActorStop(), None))
 
+    def discard(self) -> None:
+        """End an actor that is not launched, and never will be: whoever speaks to it is answered; from any thread."""
+        mark = object()
+        if self._started.setdefault(0, mark) is mark:
+            self._never_launched.detach()
+            self._finish(None)
+
     def _tell_itself(self, message: object) -> None:
         """Put a message into this actor's own inbox; from any thread."""
         self._inbox.put((message, None))

@@ -110,6 +110,8 @@ class HealthStatus(_Reply):
     restarts: int = 0
     #: The limit that it shares with other loops, if there is one.
     budget: BudgetStatus | None = None
+    #: Since when it is being started, in monotonic seconds, as its supervisor knows it.
+    starting_since: float | None = None
     #: When its supervisor will start it again, in monotonic seconds, while it is ``backing_off``.
     retry_at: float | None = None
     #: Answers that nobody took, because their ticket was cancelled or completed by somebody else.

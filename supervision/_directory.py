@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from loopwarden.clock import Clock
     from loopwarden.supervision._child import Child
     from loopwarden.supervision._life import Life
+    from loopwarden.supervision._tenure import Beginning
 
 __all__ = ["Directory"]
 
@@ -69,13 +70,13 @@ class Directory:
             workers=len(children) - supervisors,
         )
 
-    def publish(self, child: Child, life: Life | None) -> None:
+    def publish(self, child: Child, life: Life | None, beginning: Beginning | None = None) -> None:
         """Let the ref of a child know who is behind it."""
         seat = self.seats.get(child.id)
         if seat is None:
             seat = self.seats[child.id] = Seat(child.id, self._clock)
             self._refs[child.id] = ChildRef(seat, self._supervisor)
-        seat.occupant = Occupant(child.state, life, child.retry_at, child.restarts, child.last_error)
+        seat.occupant = Occupant(child.state, life, child.retry_at, child.restarts, child.last_error, beginning)
         if child.state is ChildState.UP and not seat.ready.is_ready():
             write(seat.ready)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, final
 if TYPE_CHECKING:
     from loopwarden.supervision._spec import ChildSpec
 
-__all__ = ["Answer", "Effect", "EventKind", "Finish", "Note", "Ready", "Start", "Stop", "Wake"]
+__all__ = ["Answer", "Effect", "EventKind", "Finish", "GiveUp", "Note", "Ready", "Start", "Stop", "Wake"]
 
 
 class EventKind(StrEnum):
@@ -32,7 +32,10 @@ class EventKind(StrEnum):
 @final
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Start a child; report `Family.started`, `Family.ignored` or `Family.start_failed`, then `Family.ended`."""
+    """Start a child; report `Family.started`, `Family.ignored` or `Family.start_failed`, then `Family.ended`.
+
+    If none of the first three can be reported within the ``start_timeout`` of the spec, call `Family.start_timed_out`.
+    """
 
     spec: ChildSpec
     incarnation: int
@@ -46,6 +49,16 @@ class Stop:
 
     spec: ChildSpec
     incarnation: int
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """Go on without a child that does not start; report `Family.start_failed`."""
+
+    spec: ChildSpec
+    incarnation: int
+    reason: str
 
 
 @final
@@ -94,4 +107,4 @@ class Finish:
     cause: BaseException | None
 
 
-Effect: TypeAlias = Start | Stop | Wake | Answer | Note | Ready | Finish
+Effect: TypeAlias = Start | Stop | GiveUp | Wake | Answer | Note | Ready | Finish

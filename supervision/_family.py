@@ -18,7 +18,7 @@ from loopwarden.errors import (
     SupervisorGaveUp,
 )
 from loopwarden.supervision._child import After, ChildState
-from loopwarden.supervision._effects import Answer, Effect, EventKind, Finish, Ready, Start, Stop, Wake
+from loopwarden.supervision._effects import Answer, Effect, EventKind, Finish, GiveUp, Ready, Start, Stop, Wake
 from loopwarden.supervision._intensity import admit
 from loopwarden.supervision._outbox import Outbox
 from loopwarden.supervision._roster import Roster
@@ -112,6 +112,13 @@ class Family:
         else:
             self._restart(child, error, now, roll)
         return self._advance()
+
+    def start_timed_out(self, child_id: str, incarnation: int) -> list[Effect]:
+        """Decide on a child that takes longer to start than it may; what is being stopped has a time of its own."""
+        child = self.roster.current(child_id, incarnation)
+        if child is None or child.state is not ChildState.STARTING:
+            return []
+        return [GiveUp(child.spec, incarnation, f"it did not start within {child.spec.start_timeout:g} s")]
 
     def ended(self, child_id: str, incarnation: int, ended: ChildExit, now: float, roll: float) -> list[Effect]:
         """Decide on a child that has ended, by itself or because it was told to."""

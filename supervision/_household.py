@@ -14,7 +14,18 @@ from loopwarden.supervision._child import ChildState
 from loopwarden.supervision._closing import MOMENT, Closing
 from loopwarden.supervision._crew import Crew
 from loopwarden.supervision._directory import Directory
-from loopwarden.supervision._effects import Answer, Effect, EventKind, Finish, Note, Ready, Start, Stop, Wake
+from loopwarden.supervision._effects import (
+    Answer,
+    Effect,
+    EventKind,
+    Finish,
+    GiveUp,
+    Note,
+    Ready,
+    Start,
+    Stop,
+    Wake,
+)
 from loopwarden.supervision._events import EventLog
 from loopwarden.supervision._family import Family, Phase
 from loopwarden.supervision._life import make_life
@@ -41,6 +52,7 @@ if TYPE_CHECKING:
     from loopwarden.actors import ControlRef, InHand, ShutdownResult
     from loopwarden.clock import Clock, Timer
     from loopwarden.supervision._closing import CloseDown
+    from loopwarden.supervision._life import Life
     from loopwarden.supervision._spec import SupervisorSpec
 
 __all__ = ["Household"]
@@ -174,8 +186,10 @@ class Household:
         match report:
             case Made():
                 self._launch(tenure, report)
+            case Entered() if tenure.is_abandoned:
+                pass  # it came too late
             case Entered():
-                tenure.has_entered = True
+                tenure.enter()
                 child, now = tenure.spec.id, self._clock.monotonic()
                 self.carry_out(self.family.started(child, tenure.incarnation, now, is_supervisor=tenure.is_supervisor))
             case Ended():
@@ -185,14 +199,20 @@ class Household:
                     self._ended(tenure, exit_of(cause, asked=report.ended.asked))
                 else:
                     self._start_failed(tenure, cause or RuntimeError("it ended before it was running"))
-            case TimedOut() if report.alarm != tenure.alarm:
-                pass  # it rang just before it was cancelled
-            case TimedOut() if tenure.is_abandoned:
-                self._disown(tenure)
-            case TimedOut() if self._closing is not None and self._closing.let_go(tenure):
-                self._stop(tenure)
+            case TimedOut() if report.alarm == tenure.alarm:  # otherwise it rang just before it was cancelled
+                self._timed_out(tenure)
             case TimedOut():
-                self.abandon(tenure, "it did not stop in time")
+                pass
+
+    def _timed_out(self, tenure: Tenure) -> None:
+        if tenure.is_abandoned:
+            self._disown(tenure)
+        elif not tenure.is_stopping:
+            self.carry_out(self.family.start_timed_out(tenure.spec.id, tenure.incarnation))
+        elif self._closing is not None and self._closing.let_go(tenure):
+            self._stop(tenure)
+        else:
+            self.abandon(tenure, "it did not stop in time")
 
     def _launch(self, tenure: Tenure, made: Made) -> None:
         if made.life is not None and not tenure.is_stopping:
@@ -207,7 +227,9 @@ class Household:
                 tenure.life = None
                 self._launch(tenure, Made(tenure.incarnation, error=error))
             return
-        self._close(tenure, None)  # what was made and is not wanted any more was never launched
+        self._close(tenure, None)
+        if made.life is not None:  # it is not wanted any more, and was never launched
+            self._discard(made.life)
         if tenure.is_stopping:
             self._ended(tenure, ChildExit(ExitReason.SHUTDOWN, made.error, asked=True))
         elif made.error is not None:
@@ -237,6 +259,8 @@ class Household:
                     self._begin(effect)
                 case Stop():
                     self._stop(self._tenures[effect.incarnation])
+                case GiveUp():
+                    self.abandon(self._tenures[effect.incarnation], effect.reason)
                 case Wake():
                     self._wake(effect)
                 case Answer():
@@ -254,7 +278,8 @@ class Household:
     def _begin(self, effect: Start) -> None:
         tenure = Tenure(effect.spec, effect.incarnation, self._put)
         self._tenures[effect.incarnation] = tenure
-        tenure.begin(self._crew, lambda: make_life(effect.spec, self._clock, effect.restarts))
+        tenure.begin(self._crew, lambda: make_life(effect.spec, self._clock, effect.restarts), self._clock)
+        self._publish(effect.spec.id)  # so that whoever asks knows since when it starts
 
     def _stop(self, tenure: Tenure) -> None:
         share = self._budget if tenure.is_supervisor else self._budget * SHARES[tenure.spec.priority]
@@ -276,7 +301,12 @@ class Household:
         tenure.is_abandoned = True
         child = tenure.spec.id
         in_hand = () if tenure.life is None else tenure.life.in_hand()
-        self.log.note(EventKind.ABANDONED, child, reason=reason, in_hand=in_hand)
+        stack = tenure.where_it_starts()
+        self.log.note(EventKind.ABANDONED, child, reason=reason, in_hand=in_hand, stack=stack)
+        if tenure.beginning is not None:
+            seconds = self._clock.monotonic() - tenure.beginning.since
+            text = "the start of child %r is given up after %.1f s: %s; it is at\n%s"
+            report(logging.WARNING, text, child, seconds, reason, stack)
         tenure.reason = reason
         if tenure.life is not None:
             tenure.life.abandon(reason)
@@ -289,11 +319,29 @@ class Household:
         child = tenure.spec.id
         if tenure.life is not None:
             ZOMBIES.add(f"{child}-control", tenure.life.ended)
-        elif tenure.made is not None:  # what it may still return will not be launched
-            ZOMBIES.add(f"{child}-start", tenure.made)
+        else:
+            self._give_up_start(tenure)
         error = LoopAbandonedError(child, tenure.reason)
         self._close(tenure, error)
-        self._ended(tenure, exit_of(error, asked=False))
+        if tenure.has_entered or tenure.is_stopping:
+            self._ended(tenure, exit_of(error, asked=False))
+        else:
+            self._start_failed(tenure, error)
+
+    def _give_up_start(self, tenure: Tenure) -> None:
+        """Go on without what a factory makes; it is never launched."""
+        if tenure.made is not None and not tenure.made.is_ready():
+            ZOMBIES.add(f"{tenure.spec.id}-start", tenure.made)
+        made = tenure.give_up_start()
+        if made is not None:
+            self._discard(made)
+
+    def _discard(self, life: Life) -> None:
+        """Have something let go of that was never launched: what other people wrote may block."""
+        try:
+            self._crew.submit(life.discard)
+        except RuntimeError as error:
+            report(logging.WARNING, "there is no thread to close what was made too late", error=error)
 
     def _wake(self, effect: Wake) -> None:
         retry = Retry(effect.child, effect.incarnation)
@@ -309,6 +357,8 @@ class Household:
             tenure.cancel_timer()
             if tenure.life is not None:
                 tenure.life.stop(tenure.patience())
+            else:
+                self._give_up_start(tenure)
         for timer in self._timers.values():
             timer.cancel()
         self._crew.close()
@@ -333,7 +383,10 @@ class Household:
             self.switch.forget(child_id)
             return
         tenure = self._tenures.get(child.incarnation) if child.state.is_alive else None
-        self.directory.publish(child, None if tenure is None else tenure.life)
+        if tenure is None:
+            self.directory.publish(child, None)
+        else:
+            self.directory.publish(child, tenure.life, tenure.beginning)
 
     def tenure_of(self, child_id: str) -> Tenure | None:
         """Return the stay of a child; None if it is down."""

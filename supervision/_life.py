@@ -68,6 +68,11 @@ class Life(Protocol):
         """Resolves when it has ended."""
         ...
 
+    @property
+    def thread_id(self) -> int | None:
+        """The thread of the actor; None before it runs."""
+        ...
+
     def is_own_thread(self, thread: int) -> bool:
         """Say whether that thread would wait for itself if it waited for the end."""
         ...
@@ -78,6 +83,10 @@ class Life(Protocol):
 
     def launch(self, watcher: Watcher) -> None:
         """Begin it; the watcher is told ``entered``, then ``ended``, or only that."""
+        ...
+
+    def discard(self) -> None:
+        """Let go of it instead of launching it; may block, and calls user code."""
         ...
 
     def start_paused(self) -> None:
@@ -149,6 +158,11 @@ class ActorLife:
         """The actor's own."""
         return self._actor.ended
 
+    @property
+    def thread_id(self) -> int | None:
+        """The first of the actor's own."""
+        return next(iter(tuple(self._actor.own_threads)), None)
+
     def is_own_thread(self, thread: int) -> bool:
         """Ask the actor's ref."""
         return self._actor.actor_ref.is_own_thread(thread)
@@ -171,6 +185,12 @@ class ActorLife:
         actor.ended.on_ready(lambda ticket: watcher.ended(ticket.wait(0)))
         with suppress(RuntimeError):  # then it has ended, and that was told
             actor.launch()
+
+    def discard(self) -> None:
+        """Tell a loop that it is over, so that it can close what it has opened, and answer whoever spoke to it."""
+        self._actor.discard()
+        if isinstance(self._actor, LoopActor):
+            self._actor.loop.shutdown(timeout=0.0)
 
     def start_paused(self) -> None:
         """Tell a loop, or a supervisor, which tells its own."""
@@ -252,6 +272,11 @@ class PlainLife:
         """Ours: Pykka has none."""
         return self.plain.ended
 
+    @property
+    def thread_id(self) -> int | None:
+        """The thread that runs the actor."""
+        return self.plain.thread_id
+
     def is_own_thread(self, thread: int) -> bool:
         """Compare it with the thread that runs the actor."""
         return thread == self.plain.thread_id
@@ -264,6 +289,10 @@ class PlainLife:
         self._watcher = watcher
         self.plain.ended.on_ready(lambda ticket: watcher.ended(ticket.wait(0)))
         self.plain.launch(watcher.entered)
+
+    def discard(self) -> None:
+        """Answer whoever spoke to it."""
+        self.plain.disown()
 
     def start_paused(self) -> None:
         """Do nothing: it takes no messages of its own."""

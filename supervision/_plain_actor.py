@@ -134,7 +134,9 @@ class PlainActor:
 
         def set_up_and_tell() -> None:
             set_up()
-            if not self.actor.actor_stopped.is_set():
+            if self.actor.actor_stopped.is_set():  # it was given up meanwhile, and what it has opened is to be closed
+                self.actor.on_stop()
+            else:
                 self._entered()
 
         def record_failure(kind: Any, error: BaseException | None, trace: Any) -> None:

@@ -25,6 +25,8 @@ _POLICY = StallPolicy()
 
 _AT_REST = frozenset({Activity.PAUSED, Activity.DRAINING, Activity.BACKING_OFF})
 
+_WATCHED = frozenset({LoopState.STARTING, LoopState.RUNNING})
+
 _NOT_UP = {
     LoopState.IDLE: "is not started yet",
     LoopState.STARTING: "is starting",
@@ -108,11 +110,15 @@ def _absences(missing: Sequence[str]) -> list[str]:
 
 
 def _hangs(status: HealthStatus, policy: StallPolicy) -> Iterator[str]:
-    if status.state is not LoopState.RUNNING or status.activity in _AT_REST:
+    if status.state not in _WATCHED or status.activity in _AT_REST:
         return
     for worker in status.workers:
         silence = _silence(worker)
-        if silence >= policy.threshold + STEPS * policy.grace:
+        if silence < policy.threshold + STEPS * policy.grace:
+            continue
+        if status.starting_since is not None:
+            yield f"loop {status.loop_name!r} has been starting for {silence:.1f} s longer than it may"
+        else:
             yield f"loop {status.loop_name!r}: worker {worker.worker} has given no sign of life for {silence:.1f} s"
 
 
@@ -122,6 +128,8 @@ def _unwilling(status: HealthStatus, policy: StallPolicy, now: float) -> str | N
         if status.retry_at is None or status.retry_at <= now:
             return f"{loop} is backing off until it is started again"
         return f"{loop} is backing off, and is started again in {status.retry_at - now:.1f} s"
+    if status.starting_since is not None:
+        return f"{loop} has been starting for {max(0.0, now - status.starting_since):.1f} s"
     if status.state is not LoopState.RUNNING:
         return None if status.state is LoopState.STOPPED else f"{loop} {_NOT_UP[status.state]}"
     trouble = _trouble(status, policy, now)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, final
 
+from loopwarden._log import report
 from loopwarden.actors import (
     AbandonRequest,
     AbandonResult,
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from loopwarden.clock import Clock
     from loopwarden.supervision._child_ref import ForChild
     from loopwarden.supervision._errands import Errands
+    from loopwarden.supervision._tenure import Beginning, Tenure
 
 __all__ = ["Reception", "answer_for_one_that_is_gone"]
 
@@ -82,9 +85,10 @@ class Reception:
         tenure = self._household.tenure_of(child)
         request = request.model_copy(update={"ticket": None})  # answered here, not by the loop too
         if tenure is None or tenure.life is None or not isinstance(ref := tenure.life.ref, LoopRef):
-            if tenure is not None:
-                self._household.abandon(tenure, request.reason)
-            return AbandonResult(abandoned=tenure is not None)
+            if tenure is None or not _is_meant(tenure, request):
+                return AbandonResult(abandoned=False)
+            self._household.abandon(tenure, request.reason)
+            return AbandonResult(abandoned=True)
         answer = ref.send(request)
 
         def abandoned(ticket: Ticket[AbandonResult]) -> None:
@@ -96,7 +100,12 @@ class Reception:
 
     def _note_stall(self, child: str, stall: StallReport) -> None:
         tenure = self._household.tenure_of(child)
-        if tenure is None or tenure.life is None:
+        if tenure is None:
+            return
+        if tenure.beginning is not None:
+            self._note_slow_start(child, tenure.beginning, stall)
+            return
+        if tenure.life is None:
             return
         self._household.log.note(
             EventKind.RECALLED if stall.is_recalled else EventKind.STALLED,
@@ -109,6 +118,13 @@ class Reception:
         if isinstance(ref := tenure.life.ref, LoopRef) and not stall.is_recalled:
             ref.send(stall.model_copy(update={"ticket": None}))
 
+    def _note_slow_start(self, child: str, beginning: Beginning, stall: StallReport) -> None:
+        if stall.is_recalled or stall.last_heartbeat != beginning.since:
+            return  # nothing can be recalled from a factory
+        reason = f"starting for {self._clock.monotonic() - beginning.since:.1f} s"
+        self._household.log.note(EventKind.STALLED, child, stack=stall.stack, worker=stall.worker, reason=reason)
+        report(logging.WARNING, "child %r has been %s; it is at\n%s", child, reason, stall.stack)
+
     def _confirm_end(self, child: str) -> Deferred | ShutdownResult:
         """Wait for the end of a child, without asking for it; of one that is down, return the last one."""
         directory, tenure = self._household.directory, self._household.tenure_of(child)
@@ -117,6 +133,13 @@ class Reception:
         if tenure is not None:  # its factory is at work
             return Deferred(self._errands.wait_down(child))
         return directory.last_result(child)
+
+
+def _is_meant(tenure: Tenure, request: AbandonRequest) -> bool:
+    """Say whether a request is still about what it was decided on: a start that is over is not given up."""
+    if request.last_heartbeat is None:
+        return True
+    return tenure.beginning is not None and tenure.beginning.since == request.last_heartbeat
 
 
 def answer_for_one_that_is_gone(message: ForChild) -> ShutdownResult:

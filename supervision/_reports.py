@@ -56,7 +56,7 @@ class Ended:
 @final
 @dataclass(frozen=True, slots=True)
 class TimedOut:
-    """A child did not stop in time."""
+    """A child did not start or stop in time."""
 
     incarnation: int
     #: Which alarm it was: one that was set before the last says nothing any more.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from loopwarden._log import describe
 from loopwarden._ticket import SharedTicket, Ticket
-from loopwarden.actors import Activity, ActorExit, ControlRef, HealthStatus, LoopState
+from loopwarden.actors import Activity, ActorExit, ControlRef, HealthStatus, LoopState, WorkerStatus
 from loopwarden.supervision._child import ChildState
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from loopwarden.clock import Clock
     from loopwarden.supervision._life import Life
     from loopwarden.supervision._plain_actor import PlainActor
+    from loopwarden.supervision._tenure import Beginning
 
 __all__ = ["Occupant", "Seat"]
 
@@ -30,7 +31,12 @@ class Occupant:
     retry_at: float | None = None
     restarts: int = 0
     error: BaseException | None = None
+    #: Since when it starts; None if it does not.
+    beginning: Beginning | None = None
 
+
+#: The number of what starts a child, among workers: theirs begin at 1.
+_STARTER = 0
 
 _STATES = {
     ChildState.PENDING: LoopState.IDLE,
@@ -79,6 +85,7 @@ class Seat:
         state = _STATES[now.state]
         if now.state is ChildState.DOWN and now.error is not None:
             state = LoopState.FAILED
+        beginning = now.beginning if now.state is ChildState.STARTING else None
         return HealthStatus(
             loop_name=self.child,
             state=state,
@@ -89,7 +96,20 @@ class Seat:
             polled=now.state is ChildState.UP,  # an actor that does not tell has when it is up
             restarts=now.restarts,
             retry_at=now.retry_at,
+            starting_since=None if beginning is None else beginning.since,
+            workers=() if beginning is None else (self._starter(beginning, now.life),),
             error=None if now.error is None else describe(now.error),
+        )
+
+    def _starter(self, beginning: Beginning, life: Life | None) -> WorkerStatus:
+        """Return how what starts the child is, which the watchdog judges like a worker."""
+        # The time that the spec allows is the supervisor's to watch.
+        silent_for = self.clock.monotonic() - beginning.since - (beginning.limit or 0.0)
+        return WorkerStatus(
+            worker=_STARTER,
+            last_heartbeat=beginning.since,
+            silent_for=max(0.0, silent_for),
+            thread_id=beginning.thread_id if life is None else life.thread_id,
         )
 
     def __repr__(self) -> str:

@@ -89,6 +89,10 @@ class ChildSpec(_Spec):
     actor: type[pykka.ThreadingActor] | None = None
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = Field(default_factory=dict[str, Any])
+    #: Seconds to start in: for ``start`` to return, or for the actor to be made and its ``on_start`` to return. A start
+    #: that takes longer has failed like one that raises, and its thread is given up. Of a supervisor only the making
+    #: counts, because each of its children has its own; None means no limit but the watchdog's.
+    start_timeout: _Period | None = 60.0
     #: ``permanent`` is always started again, ``transient`` if it failed, ``temporary`` never.
     restart: Restart = "permanent"
     #: Seconds to stop in, before it is abandoned; ``"brutal_kill"`` gives it none. None means 5 seconds, and for a

@@ -6,7 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, assert_never, final
 
 from loopwarden.errors import LoopAbandonedError
-from loopwarden.supervision._effects import Answer, Effect, EventKind, Finish, Note, Ready, Start, Stop, Wake
+from loopwarden.supervision._effects import Answer, Effect, EventKind, Finish, GiveUp, Note, Ready, Start, Stop, Wake
 from loopwarden.supervision._family import Family
 from loopwarden.supervision._spec import ChildSpec, SupervisorSpec
 from loopwarden.supervision._verdict import ChildExit, ExitReason, exit_of
@@ -54,7 +54,9 @@ class Simulator:
         self.delays: list[float] = []
         self.times_ready = 0
         self.finished: list[BaseException | None] = []
-        self._alarms: list[tuple[float, str, int]] = []
+        #: Who was given up, because its start took too long.
+        self.given_up: list[str] = []
+        self._alarms: list[tuple[float, str, int, Callable[[str, int], list[Effect]]]] = []
 
     # What is seen from outside.
 
@@ -123,10 +125,10 @@ class Simulator:
     def advance(self, seconds: float) -> None:
         """Move the clock, and do what is due on the way."""
         until = self.now + seconds
-        while due := sorted(alarm for alarm in self._alarms if alarm[0] <= until):
+        while due := sorted((alarm for alarm in self._alarms if alarm[0] <= until), key=lambda alarm: alarm[:3]):
             self._alarms.remove(due[0])
-            self.now, name, incarnation = due[0]
-            self.carry_out(self.family.retry(name, incarnation))
+            self.now, name, incarnation, ring = due[0]
+            self.carry_out(ring(name, incarnation))
         self.now = until
 
     # What people ask for; each returns who waits for the answer.
@@ -171,9 +173,13 @@ class Simulator:
                 return self._start(effect)
             case Stop():
                 return self._stop(effect)
+            case GiveUp(spec, incarnation, reason):
+                self.given_up.append(spec.id)
+                error = LoopAbandonedError(spec.id, reason)
+                return self.family.start_failed(spec.id, incarnation, error, self.now, ROLL)
             case Wake():
                 self.delays.append(effect.delay)
-                self._alarms.append((self.now + effect.delay, effect.child, effect.incarnation))
+                self._alarms.append((self.now + effect.delay, effect.child, effect.incarnation, self.family.retry))
             case Answer():
                 self.answers[str(effect.waiter)].append(effect.error)
             case Note():
@@ -190,6 +196,9 @@ class Simulator:
         name = effect.spec.id
         self.log.append(f"+{name}")
         if name in self.slow_to_start:
+            if effect.spec.start_timeout is not None:
+                over = self.now + effect.spec.start_timeout
+                self._alarms.append((over, name, effect.incarnation, self.family.start_timed_out))
             return []
         outcome = self.outcomes[name].pop(0) if self.outcomes.get(name) else None
         if isinstance(outcome, BaseException):

@@ -128,6 +128,110 @@ ENDS = {
 }
 
 
+class TestStartTimeout:
+    def test_a_first_child_that_does_not_start_in_time_ends_the_supervisor(self) -> None:
+        boss = supervise("a", child("b", start_timeout=9.0), "c")
+        boss.slow_to_start = {"b"}
+        boss.begin()
+
+        boss.advance(8.5)
+        before = (list(boss.given_up), boss.told())
+        boss.advance(0.5)
+
+        assert before == ([], ["+a", "+b"])
+        assert (boss.given_up, boss.told(), boss.has_ended) == (["b"], ["-a"], True)
+        [cause] = boss.finished
+        assert str(cause) == (
+            "child 'b' could not be started: "
+            """LoopAbandonedError("loop 'b' was abandoned: it did not start within 9 s")"""
+        )
+
+    @every_strategy
+    def test_a_restart_that_does_not_come_up_in_time_counts_and_is_tried_again(self, strategy: str) -> None:
+        boss = supervise("a", "b", strategy=strategy, intensity=2, period=200.0).running()
+        boss.slow_to_start = {"a"}
+        boss.crash("a")
+        boss.told()
+
+        boss.advance(60.0)
+        again, has_ended = boss.told(), boss.has_ended
+        boss.advance(60.0)
+
+        assert (again[-1], has_ended) == ("+a", False)
+        assert (boss.given_up, boss.has_ended) == (["a", "a"], True)
+        assert isinstance(boss.finished[0], SupervisorGaveUp)
+
+    @every_group
+    def test_a_group_goes_on_when_the_one_that_hangs_is_up_at_last(self, strategy: str) -> None:
+        boss = supervise("a", "b", "c", strategy=strategy).running()
+        boss.slow_to_start = {"b"}
+        boss.crash("a" if strategy == "one_for_all" else "b")
+        before = boss.states
+        boss.slow_to_start = set()
+
+        boss.advance(60.0)
+
+        assert (before["b"], before["c"]) == ("starting", "restarting")
+        assert boss.up == ["a", "b", "c"]
+
+    def test_a_child_that_is_added_and_does_not_start_in_time_is_not_kept(self) -> None:
+        boss = supervise("a").running()
+        boss.slow_to_start = {"b"}
+
+        waiter = boss.start_child(child("b", start_timeout=1.0))
+        boss.advance(1.0)
+
+        assert (boss.answer(waiter), boss.states) == ("StartFailed", {"a": "up"})
+
+    def test_a_child_that_is_restarted_by_hand_and_does_not_start_in_time_stays_down(self) -> None:
+        boss = supervise("a").running()
+        boss.terminate_child("a")
+        boss.slow_to_start = {"a"}
+
+        waiter = boss.restart_child("a")
+        boss.advance(60.0)
+
+        assert (boss.answer(waiter), boss.states) == ("StartFailed", {"a": "down"})
+
+    def test_a_child_without_a_limit_may_start_for_ever(self) -> None:
+        boss = supervise(child("a", start_timeout=None))
+        boss.slow_to_start = {"a"}
+        boss.begin()
+
+        boss.advance(1_000_000.0)
+
+        assert (boss.given_up, boss.states) == ([], {"a": "starting"})
+
+    def test_a_child_that_is_up_in_time_is_not_given_up_later(self) -> None:
+        boss = supervise("a")
+        boss.slow_to_start = {"a"}
+        boss.begin()
+        boss.start_is_over("a")
+
+        boss.advance(60.0)
+
+        assert (boss.given_up, boss.states) == ([], {"a": "up"})
+
+    def test_a_child_that_is_being_stopped_has_the_time_of_its_stop(self) -> None:
+        boss = supervise("a")
+        boss.slow_to_start = boss.slow_to_stop = {"a"}
+        boss.begin()
+        boss.terminate_child("a")
+
+        boss.advance(60.0)
+
+        assert (boss.given_up, boss.states) == ([], {"a": "stopping"})
+
+    def test_a_report_about_an_earlier_start_means_nothing(self) -> None:
+        boss = supervise("a")
+        boss.slow_to_start = {"a"}
+        boss.begin()
+        earlier = boss.incarnation("a") - 1
+
+        assert boss.family.start_timed_out("a", earlier) == []
+        assert boss.family.start_timed_out("nobody", earlier) == []
+
+
 class TestEnd:
     @pytest.mark.parametrize(
         ("restart", "reason", "states", "told"),

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
 from loopwarden.errors import LoopAbandonedError
-from loopwarden.supervision._effects import Answer, Effect, Finish, Note, Ready, Start, Stop, Wake
+from loopwarden.supervision._effects import Answer, Effect, Finish, GiveUp, Note, Ready, Start, Stop, Wake
 from loopwarden.supervision._family import Family
 from loopwarden.supervision._spec import ChildSpec, Restart, SupervisorSpec
 from loopwarden.supervision._verdict import exit_of
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from loopwarden.supervision._spec import AutoShutdown, Strategy
 
 PERIOD = 5.0
+#: Less than a period, so that starts which hang count together.
+START_TIMEOUT = 2.0
 MAX_DEPTH = 3
 MAX_FIRST_CHILDREN = 9
 MAX_CHILDREN = 12
@@ -52,10 +54,16 @@ class World:
     now: float = 0.0
     failures: dict[str, int] = field(default_factory=dict[str, int])
     ignored: set[str] = field(default_factory=set[str])
+    #: Leaves whose next start takes as long as it may, and then is given up.
+    hanging: set[str] = field(default_factory=set[str])
     log: list[Entry] = field(default_factory=list[Entry])
 
-    def outcome(self, leaf: str) -> Literal["up", "failed", "ignored"]:
-        """Return how this start of a leaf goes."""
+    def outcome(self, leaf: str) -> Literal["up", "failed", "ignored", "hangs"]:
+        """Return how this start of a leaf goes; one that hangs takes all of its time."""
+        if leaf in self.hanging:
+            self.hanging.remove(leaf)
+            self.now += START_TIMEOUT
+            return "hangs"
         if self.failures.get(leaf):
             self.failures[leaf] -= 1
             return "failed"
@@ -118,7 +126,7 @@ class ModelSupervisor:
         child.is_running = outcome == "up"
         if outcome == "ignored" and child.spec.restart == "temporary":
             self.children.remove(child)
-        return outcome != "failed"
+        return outcome in {"up", "ignored"}
 
     # D7 and D8: stop.
 
@@ -299,6 +307,9 @@ class RealSupervisor:
                     self.has_ended, self.cause = True, cause
                     why = "shutdown" if cause is None else type(cause).__name__
                     self.world.log.append((self.spec.name, "end", why))
+                case GiveUp(spec, incarnation, reason):
+                    error = LoopAbandonedError(spec.id, reason)
+                    queue.extend(self.family.start_failed(spec.id, incarnation, error, self.world.now, 0.5))
                 case Wake():
                     pytest.fail("without a back-off nobody is to be woken")
                 case Note():
@@ -313,6 +324,8 @@ class RealSupervisor:
                     return self.family.started(spec.id, incarnation, self.world.now)
                 case "failed":
                     return self.family.start_failed(spec.id, incarnation, RuntimeError(), self.world.now, 0.5)
+                case "hangs":
+                    return self.family.start_timed_out(spec.id, incarnation)
                 case "ignored":
                     return self.family.ignored(spec.id, incarnation)
         inner = self.inner[spec.id] = RealSupervisor(self.world, inner_spec, self, incarnation)
@@ -383,7 +396,9 @@ AUTO: tuple[AutoShutdown, ...] = ("never", "never", "any_significant", "never", 
 INTENSITIES = (1, 2, 3, None, 0)
 #: More patient, so that most trees see more than the end of their root.
 ROOT_INTENSITIES = (3, None, 5, 2, 1, 0)
-OPERATIONS = ("crash",) * 6 + ("fail",) * 3 + ("wait", "wait", "terminate", "restart", "delete", "start", "ignore")
+OPERATIONS = (
+    ("crash",) * 6 + ("fail",) * 3 + ("wait", "wait", "terminate", "restart", "delete", "start", "ignore", "hang")
+)
 SECONDS = (1, 4, 5, 6)
 CRASHES: tuple[End, ...] = ("error", "normal", "error", "killed")
 
@@ -440,7 +455,9 @@ class Forest:
         else:
             name = f"leaf{next(self.numbers)}"
             self.leaves.append(name)
-        spec = ChildSpec(id=name, start=lambda: inner, restart=restart, significant=significant)
+        spec = ChildSpec(
+            id=name, start=lambda: inner, restart=restart, significant=significant, start_timeout=START_TIMEOUT
+        )
         self.specs[parent].append(spec)
         return spec
 
@@ -463,6 +480,10 @@ class Forest:
                 leaf = self.choices.of(self.leaves)
                 for world in self.worlds:
                     world.ignored.add(leaf)
+            case "hang":
+                leaf = self.choices.of(self.leaves)
+                for world in self.worlds:
+                    world.hanging.add(leaf)
             case "wait":
                 seconds = self.choices.of(SECONDS)
                 for world in self.worlds:

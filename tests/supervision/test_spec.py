@@ -37,6 +37,7 @@ class TestChild:
 
         assert spec.restart == "permanent"
         assert spec.shutdown is None
+        assert spec.start_timeout == 60.0
         assert spec.significant is False
         assert spec.intensity is None
         assert spec.backoff is None
@@ -53,6 +54,12 @@ class TestChild:
             pytest.param("shutdown", True, id="shutdown-bool"),
             pytest.param("shutdown", math.nan, id="shutdown-nan"),
             pytest.param("shutdown", "kill", id="shutdown-unknown"),
+            pytest.param("start_timeout", 0, id="start_timeout-zero"),
+            pytest.param("start_timeout", -1.0, id="start_timeout-negative"),
+            pytest.param("start_timeout", "60", id="start_timeout-text"),
+            pytest.param("start_timeout", True, id="start_timeout-bool"),
+            pytest.param("start_timeout", math.nan, id="start_timeout-nan"),
+            pytest.param("start_timeout", math.inf, id="start_timeout-infinite"),
             pytest.param("significant", "yes", id="significant-text"),
             pytest.param("significant", 1, id="significant-number"),
             pytest.param("intensity", -1, id="intensity-negative"),
@@ -95,6 +102,8 @@ class TestChild:
             ("shutdown", 2.5),
             ("shutdown", math.inf),
             ("shutdown", "brutal_kill"),
+            ("start_timeout", 1),
+            ("start_timeout", None),
             ("intensity", 0),
             ("period", 1),
             ("period", 0.5),
