@@ -549,8 +549,8 @@ class TestLateReports:
 
 
 NAMES = ("a", "b", "c", "new")
-STEPS = st.tuples(st.integers(0, 11), st.sampled_from(NAMES))
-TERMINATE, RESTART, DELETE, START, WAIT, STOP = range(6, 12)
+STEPS = st.tuples(st.integers(0, 12), st.sampled_from(NAMES))
+TERMINATE, RESTART, DELETE, START, WAIT, STOP, TIME_OUT = range(6, 13)
 
 
 def take(boss: Simulator, step: int, name: str) -> None:
@@ -586,19 +586,24 @@ def ask(boss: Simulator, step: int, name: str) -> None:
         boss.start_child(child(name, restart="transient"))
     elif step == WAIT:
         boss.advance(1)
+    elif step == TIME_OUT:
+        boss.advance(60)  # whoever is starting now has taken too long
     elif step == STOP and name == "new":
         boss.stop()
 
 
 def come_to_rest(boss: Simulator) -> None:
     """Let everything that is under way come to its end."""
-    boss.advance(1_000)
-    while under_way := [name for name, state in boss.states.items() if state in {"starting", "stopping"}]:
-        if boss.states[under_way[0]] == "starting":
+    for _ in range(1_000):  # more than all back-offs together
+        under_way = [name for name, state in boss.states.items() if state in {"starting", "stopping"}]
+        if not under_way and "restarting" not in boss.states.values():
+            return
+        if not under_way:
+            boss.advance(1)
+        elif boss.states[under_way[0]] == "starting":
             boss.start_is_over(under_way[0])
         else:
             boss.stop_is_over(under_way[0])
-        boss.advance(1_000)
 
 
 def slow_family(strategy: str, *, sequential: bool, backoff: bool) -> Simulator:
