@@ -66,7 +66,7 @@ class ProbeListener(ThreadingHTTPServer):
         self._most = max_connections
         self._clock = clock
         self._lock = clock.blocking.lock()  # guards _connections
-        self._connections: set[ProbeConnection] = set()
+        self._connections: dict[ProbeConnection, None] = {}  # oldest first
         super().__init__(
             cast("tuple[str, int]", address), BaseHTTPRequestHandler
         )  # which is not made by anybody: see _converse
@@ -88,16 +88,14 @@ class ProbeListener(ThreadingHTTPServer):
 
     @override
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Give a connection its thread and its deadline; close it if there are too many, or no threads."""
+        """Give a connection its thread and its deadline; close it if it finds no room, or no thread."""
         connection = ProbeConnection(request, self._clock.blocking)
-        with self._lock:
-            is_one_too_many = len(self._connections) >= self._most
-            if not is_one_too_many:
-                self._connections.add(connection)
-        if is_one_too_many:
+        if not self._make_room():
             report(logging.DEBUG, "there are %d connections to the probes, and one more is refused", self._most)
             connection.close()
             return
+        with self._lock:
+            self._connections[connection] = None
         request.settimeout(None)  # some systems make it as the listening one is
         timers: list[Timer] = []
 
@@ -110,6 +108,20 @@ class ProbeListener(ThreadingHTTPServer):
         except RuntimeError as error:
             report(logging.WARNING, "there is no thread to answer a probe", error=error)
             self._end(connection, timers)
+
+    def _make_room(self) -> bool:
+        """Cut the oldest connection that has not asked yet, if there are too many; false if all of them have."""
+        with self._lock:
+            if len(self._connections) < self._most:
+                return True
+            idle = next((each for each in self._connections if not each.is_answering), None)
+        if idle is None:
+            return False
+        # The newest is more likely a probe than one that has been silent for longest; to refuse it would let anybody
+        # who holds connections open make this process look dead.
+        idle.cut()
+        idle.done.wait_ready(GRACE, self._clock)  # its thread ends as it is cut, so there are never more than allowed
+        return True
 
     def _converse(self, connection: ProbeConnection, timers: list[Timer]) -> None:
         try:
@@ -126,7 +138,7 @@ class ProbeListener(ThreadingHTTPServer):
             timer.cancel()
         connection.close()
         with self._lock:
-            self._connections.discard(connection)
+            self._connections.pop(connection, None)
         write(connection.done)
 
     def finish(self) -> None:

@@ -76,7 +76,7 @@ class ProbeServer:
         port: Where to listen; 0 takes any that is free.
         host: A name or an address; by default only this machine can ask.
         timeout: Seconds that a connection may take in all.
-        max_connections: How many there may be at once; one more is closed at once.
+        max_connections: How many there may be at once; for one more, the oldest that has not asked yet is cut.
         clock: The time.
 
     Raises:

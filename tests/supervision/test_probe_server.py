@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import resource
+import selectors
 import socket
 import subprocess
 import sys
@@ -297,17 +298,90 @@ def test_probe_server_cuts_a_client_off_that_stays_after_a_refusal(clock: FakeCl
         connection.done.wait(PATIENCE)
 
 
-def test_probe_server_closes_one_connection_too_many_at_once_and_serves_the_next_after_an_end() -> None:
+def test_probe_server_cuts_the_oldest_connection_that_has_not_asked_for_one_too_many() -> None:
     with serving(max_connections=2) as server, connect(server) as first, connect(server) as second:
         first.sendall(b"G")
         second.sendall(b"G")
         with connect(server) as third:
-            assert is_cut(third)
+            assert is_cut(first)
 
-        first.sendall(GET[1:])
-        assert read_all(first).startswith(b"HTTP/1.0 200 ")
+            third.sendall(GET)
+            assert read_all(third).startswith(b"HTTP/1.0 200 ")
         wait_for_those_that_are_answered(server)
-        assert ask(server)[0] == 200
+        second.sendall(GET[1:])
+        assert read_all(second).startswith(b"HTTP/1.0 200 ")
+
+
+def test_probe_server_refuses_one_connection_too_many_while_all_others_are_being_answered() -> None:
+    with Hold() as hold:
+
+        def slow(probe: Probe) -> ProbeAnswer:
+            hold()
+            return yes(probe)
+
+        with serving(slow, max_connections=1) as server, connect(server) as first:
+            first.sendall(GET)
+            hold.wait_reached()
+            with connect(server) as second:
+                assert is_cut(second)
+
+            hold.release()
+            assert read_all(first).startswith(b"HTTP/1.0 200 ")
+
+
+@contextmanager
+def as_many_files_as_there_can_be() -> Generator[None, None, None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@contextmanager
+def crowding(server: ProbeServer, count: int) -> Generator[list[int], None, None]:
+    """Hold connections open that never ask, and open each anew that is cut; yield a list with how many that were."""
+    again = [0]
+    near, far = socket.socketpair()
+    full: Ticket[None] = Ticket()
+
+    def crowd() -> None:
+        with ExitStack() as stack, selectors.DefaultSelector() as selector:
+            selector.register(near, selectors.EVENT_READ)
+            for _ in range(count):
+                selector.register(stack.enter_context(connect(server)), selectors.EVENT_READ)
+            write(full)
+            while True:
+                for key, _ in selector.select():
+                    if key.fileobj is near:
+                        return
+                    cut = key.fileobj
+                    assert isinstance(cut, socket.socket)
+                    selector.unregister(cut)
+                    cut.close()
+                    selector.register(stack.enter_context(connect(server)), selectors.EVENT_READ)
+                    again[0] += 1
+
+    with near, far:
+        crowded = in_background(crowd)
+        full.wait(PATIENCE)
+        try:
+            yield again
+        finally:
+            far.send(b"\0")
+            crowded.wait(PATIENCE)
+
+
+@pytest.mark.parametrize(
+    ("most", "crowd", "probes"), [(64, 80, 10), pytest.param(512, 700, 100, marks=pytest.mark.prove)]
+)
+def test_probe_server_answers_every_probe_among_connections_that_are_reopened_when_they_are_cut(
+    most: int, crowd: int, probes: int
+) -> None:
+    with as_many_files_as_there_can_be(), serving(max_connections=most) as server, crowding(server, crowd) as again:
+        assert [ask(server)[0] for _ in range(probes)] == [200] * probes
+        assert again[0] > 0
 
 
 def test_probe_server_closes_a_connection_that_gets_no_thread_and_serves_the_next(
