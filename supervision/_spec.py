@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Self, TypeAlias, TypedDict, cast
 
 import pykka
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -32,6 +33,16 @@ _Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 _Period = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _Patience = Annotated[float, Field(ge=0)]
 _Count = Annotated[int, Field(ge=0)]
+
+
+def _check_printable(name: str) -> str:
+    """Refuse what would write more into a log, or onto a terminal, than a name."""
+    if not name.isprintable():
+        raise ValueError(f"must be printable, without line breaks and control characters, got {name!r}")
+    return name
+
+
+_Name = Annotated[str, Field(min_length=1), AfterValidator(_check_printable)]
 
 
 def _as_tuple(children: object) -> object:
@@ -82,7 +93,7 @@ class ChildSpec(_Spec):
     """
 
     #: What it is called, once in its supervisor.
-    id: Annotated[str, Field(min_length=1)]
+    id: _Name
     #: Makes the loop or the actor; called on a helper's thread, so it may block.
     start: Callable[[], object] | None = None
     #: A Pykka actor's class, with what its constructor takes.
@@ -126,7 +137,7 @@ class ChildSpec(_Spec):
 class SupervisorSpec(_Spec):
     """One supervisor: its strategy, how many restarts it allows, and its first children."""
 
-    name: Annotated[str, Field(min_length=1)]
+    name: _Name
     strategy: Strategy = "one_for_one"
     #: How many restarts in ``period`` seconds are allowed; one more and the supervisor gives up. None means for ever.
     intensity: _Count | None = 3

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typing_extensions import override
 
-from loopwarden._log import LONGEST, describe, flush_log, log_in_place, report
+from loopwarden._log import LONGEST, describe, flush_log, log_in_place, printable, report
 from loopwarden._log_writer import LOG_THREAD, MAX_WAITING, LogWriter
 from loopwarden.testing import Hold, Simulation
 
@@ -198,3 +198,24 @@ def test_log_writer_has_nothing_of_its_parent_in_a_child_process(handler: Handle
         assert writer.flush(PATIENCE, PATIENCE)
 
     assert [text.split()[0] for text in handler.texts] == ["parent", "child"]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("größe 5 €", "größe 5 €"),
+        ("one\ntwo\r", "one\\ntwo\\r"),
+        ("\x1b[2J\x9b\x00", "\\x1b[2J\\x9b\\x00"),
+        ("a\u2028b\ud800", "a\\u2028b\\ud800"),
+    ],
+)
+def test_printable_escapes_what_a_terminal_or_a_log_would_take_for_more_than_text(text: str, shown: str) -> None:
+    assert printable(text) == shown
+
+
+def test_an_exception_whose_repr_has_line_breaks_is_described_in_one_line() -> None:
+    class Forged(Exception):  # noqa: N818  it is what it does
+        def __repr__(self) -> str:
+            return "Forged()\nERROR root: the disk is on fire\x1b[1A"
+
+    assert describe(Forged()) == "Forged()\\nERROR root: the disk is on fire\\x1b[1A"

@@ -17,7 +17,7 @@ from loopwarden._blocking import CURRENT
 from loopwarden._forks import at_fork
 from loopwarden._log_writer import HANG_SECONDS, LogWriter
 
-__all__ = ["describe", "flush_log", "log_in_place", "mute", "report"]
+__all__ = ["describe", "flush_log", "log_in_place", "mute", "printable", "report"]
 
 logger = logging.getLogger("loopwarden")
 _writer = LogWriter(logger)
@@ -84,9 +84,17 @@ def describe(thing: object) -> str:
         text = f"<{type(thing).__name__} without a repr>"
     if len(text) > LONGEST:
         text = f"{text[:LONGEST]} and so on, {len(text)} characters in all"
+    text = printable(text)
     if known is not None:
         known[_TEXT] = text
     return text
+
+
+def printable(text: str) -> str:
+    """Return ``text`` with line breaks and control characters escaped, so that it cannot pass for more than it is."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode("ascii") for each in text)
 
 
 def _memory_of(thing: object) -> dict[str, object] | None:

@@ -93,6 +93,13 @@ class TestChild:
         assert f"child {bad!r}" in text
         assert "id" in text
 
+    @pytest.mark.parametrize("bad", ["a\nb", "\x1b[2Ja", "a\u2028b"], ids=["newline", "escape", "line-separator"])
+    def test_an_id_that_would_write_more_into_a_log_than_a_name_is_refused(self, bad: str) -> None:
+        text = refusal_of_a_child(name=bad)
+
+        assert "id: must be printable, without line breaks and control characters" in text
+        assert bad not in text
+
     @pytest.mark.parametrize(
         ("field", "value"),
         [
