@@ -34,6 +34,10 @@ class Admission:
         """Note that a message was sent with this dedup id."""
         self._seen[dedup_id] = (now + DEDUP_WINDOW, message_id)
 
+    def forget(self, dedup_id: str) -> None:
+        """Note that it was not sent after all."""
+        self._seen.pop(dedup_id, None)
+
     def has_room(self, size: int, more: int = 1) -> bool:
         """Say whether so many more fit beside so many."""
         return self.max_size is None or size + more <= self.max_size
@@ -47,10 +51,11 @@ class Admission:
         """Wake the oldest send that waits and fits."""
         fitting = next((waiting for waiting in self.gates if self.has_room(size, waiting[1])), None)
         if fitting is not None:
+            fitting[0].open()  # before it is out of the queue: a Ctrl-C in between must not leave it asleep
             self.gates.remove(fitting)
-            fitting[0].open()
 
     def wake_all(self) -> None:
         """Wake everybody: the mailbox is closed, or empty."""
         while self.gates:
-            self.gates.popleft()[0].open()
+            self.gates[0][0].open()
+            self.gates.popleft()

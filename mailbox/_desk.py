@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, final
 
-from loopwarden.errors import MailboxClosedError, ReceiptHandleExpiredError, SerializationError
+from loopwarden.errors import MailboxClosedError, MailboxError, ReceiptHandleExpiredError, SerializationError
 from loopwarden.mailbox._admission import Admission
 from loopwarden.mailbox._dead_letter import DeadLetter
 from loopwarden.mailbox._message import Message
@@ -15,7 +15,8 @@ from loopwarden.mailbox._shelf import Entry, Shelf
 from loopwarden.mailbox._waiters import Waiters
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+    from types import TracebackType
 
     from loopwarden._blocking import Lock
     from loopwarden.clock import Clock
@@ -34,10 +35,33 @@ R = TypeVar("R")
 
 
 @final
+class _Mending:
+    """Mends a desk if what is done with it is interrupted, by a Ctrl-C or by a signal handler that raises."""
+
+    __slots__ = ("_desk",)
+
+    def __init__(self, desk: Desk[Any, Any]) -> None:
+        self._desk = desk
+
+    def __enter__(self) -> None:
+        if self._desk.is_torn:  # by a second Ctrl-C, while the first was dealt with
+            self._desk.mend()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        if kind is not None and not issubclass(kind, MailboxError):  # which refuses, and has changed nothing
+            self._desk.mend()
+
+
+@final
 class Desk(Generic[T, R]):
     """Where a mailbox in memory keeps its messages, and where deliveries are settled (see `Courier`).
 
     Methods called ``settle_…`` take the lock; all others are called by this package, under it.
+
+    Whatever changes something is done ``with desk.lock, desk.mending``, or calls `mend` itself if it is interrupted:
+    where each message goes, a ``try`` costs nothing and a context manager does.
     """
 
     def __init__(
@@ -68,25 +92,64 @@ class Desk(Generic[T, R]):
         self.sequence = 0
         self.prefix = f"{secrets.token_hex(4)}-"
         self.closed = False
-        #: Takes the dead letters; set by the mailbox.
-        self.add_letter: Callable[[DeadLetter[T], Any], None] | None = None
+        #: Returns the desk of the dead letters; set by the mailbox.
+        self.find_dead: Callable[[], Desk[DeadLetter[T], None]] | None = None
+        self.mending = _Mending(self)
+        # What goes to another desk: what it is here, the other desk, and what it is there.
+        self._moving: tuple[Entry, Desk[Any, Any], Entry] | None = None
+        #: True while what was interrupted is not put right.
+        self.is_torn = False
 
     @property
     def name(self) -> str:
         """The mailbox's name."""
         return self._name
 
-    def place(self, entry: Entry, due: float | None) -> None:
-        """Put a new message on the shelf; as if it had just been sent."""
-        self.sequence += 1
-        entry.sequence = self.sequence
-        entry.id = entry.id or f"{self.prefix}{self.sequence}"
+    def number(self, entries: Sequence[Entry]) -> None:
+        """Give new messages their places in the order, and their ids."""
+        for entry in entries:
+            self.sequence += 1
+            entry.sequence = self.sequence
+            entry.id = entry.id or f"{self.prefix}{self.sequence}"
+
+    def place(self, entries: Sequence[Entry], due: float | None) -> None:
+        """Put numbered messages on the shelf, all or none; several are never delayed."""
         if due is None:
-            self.shelf.put(entry)
-            self.waiters.wake_one()
+            self.shelf.put(entries)
+            for _ in entries:
+                self.waiters.wake_one()
         else:
+            [entry] = entries
             self.shelf.put_delayed(entry, due)
             self.waiters.due_added(due)
+
+    def move(self, entry: Entry, target: Desk[Any, Any], copy: Entry) -> None:
+        """Put ``copy`` on another desk, in place of a message that is on this one."""
+        self._moving = (entry, target, copy)
+        target.number([copy])
+        target.place([copy], None)
+        self.shelf.discard(entry)
+        self._moving = None
+
+    def mend(self) -> None:
+        """Put right what was interrupted, so that every message is in one place; if this is too, the next call does."""
+        self.is_torn = True
+        self.shelf.mend()
+        if self._moving is not None:
+            entry, target, copy = self._moving
+            target.mend()
+            if target.shelf.has(copy):
+                self.shelf.discard(entry)
+            self._moving = None
+        self.waiters.wake_all()  # whoever was to be woken is among them
+        self.admission.wake_all()
+        self.shelf.lower_first_due(self.shelf.next_due())
+        self.is_torn = False
+
+    def count(self) -> int:
+        """Return how many messages there are; takes the lock."""
+        with self.lock, self.mending:
+            return self.shelf.size
 
     def watch_due(self, watcher: Callable[[], object]) -> Callable[[], None]:
         """Have ``watcher`` called when something is due sooner; return what ends that. Both take the lock."""
@@ -129,11 +192,14 @@ class Desk(Generic[T, R]):
                 shelf.lower_first_due(due)
         while fresh and limit:
             limit -= 1
-            # It leaves one place when it is in the other: a Ctrl-C in between may deliver it twice, but not lose it.
             slip = fresh[0]
             if type(slip) is Entry:
-                messages.append(self._lease(slip, due, token))
+                slip.due = due
+                in_turn[slip.sequence] = slip
                 fresh.popleft()
+                slip.count += 1
+                slip.receipt += 1
+                messages.append(Message(self, slip, slip.body, slip.count, slip.receipt, token))
                 continue
             message: Message[T, R] = _new(Message)  # without __init__, which costs half as much again
             message.record = slip
@@ -146,13 +212,6 @@ class Desk(Generic[T, R]):
             messages.append(message)
         return messages
 
-    def _lease(self, entry: Entry, due: float, token: Token | None) -> Message[T, R]:
-        """Lease a fresh entry, in turn."""
-        entry.count = entry.receipt = 1
-        entry.due = due
-        self.shelf.in_turn[entry.sequence] = entry
-        return Message(self, entry, entry.body, 1, 1, token)
-
     def take(self, limit: int, due: float, token: Token | None) -> list[Message[T, R]]:
         """Lease what is visible."""
         shelf = self.shelf
@@ -162,7 +221,6 @@ class Desk(Generic[T, R]):
                 try:
                     body = self.body(entry)
                 except SerializationError as error:
-                    shelf.remove(entry)
                     self.bury(entry, "its body cannot be read", str(error), readable=False)
                 else:
                     messages.append(Message(self, entry, body, entry.count, entry.receipt, token))
@@ -176,16 +234,25 @@ class Desk(Generic[T, R]):
         """Say whether something is there, and when to look again; under the lock, see `Lookout.look`."""
         if self.closed:
             raise MailboxClosedError(self._name)
-        now = self._monotonic()
-        if now >= self.shelf.first_due:
-            self.bring_back(now)
-        return self.shelf.has_visible, self.shelf.first_due - now
+        with self.mending:
+            now = self._monotonic()
+            if now >= self.shelf.first_due:
+                self.bring_back(now)
+            return self.shelf.has_visible, self.shelf.first_due - now
 
     def bring_back(self, now: float) -> tuple[list[Entry], list[Entry]]:
-        """Do what is due."""
-        returned, exhausted = self.shelf.bring_back(now)
-        for entry in exhausted:
-            self.bury(entry, f"it was delivered {entry.count} times", entry.error)
+        """Do what is due; return what became visible, and what became a dead letter."""
+        shelf = self.shelf
+        returned: list[Entry] = []
+        exhausted: list[Entry] = []
+        while (entry := shelf.first_ended(now)) is not None:
+            if shelf.is_exhausted(entry):
+                self.bury(entry, f"it was delivered {entry.count} times", entry.error)
+                exhausted.append(entry)
+            else:
+                shelf.give_back(entry, None, entry.count)
+                returned.append(entry)
+        shelf.first_due = shelf.next_due()
         if returned:
             self.waiters.wake_one()
         return returned, exhausted
@@ -194,53 +261,60 @@ class Desk(Generic[T, R]):
         """Do what `Message.acknowledge` says."""
         token, shelf = message.token, self.shelf
         with self.lock:
-            record: Any = message.record
-            if type(record) is Entry or self._monotonic() >= message.due or (token is not None and token.fenced):
-                entry, _ = self._check_holds(message)
-                shelf.remove(entry)
-            else:  # nearly every message goes this way
-                try:
-                    del shelf.in_turn[record[0]]
-                except KeyError:
-                    raise ReceiptHandleExpiredError(self._name, message.id, message.receipt_handle) from None
-                shelf.size -= 1
-            if self.admission.gates:
-                self.admission.made_room(shelf.size)
+            try:
+                record: Any = message.record
+                if type(record) is Entry or self._monotonic() >= message.due or (token is not None and token.fenced):
+                    entry, _ = self._check_holds(message)
+                    shelf.remove(entry)
+                else:  # nearly every message goes this way
+                    if shelf.in_turn.pop(record[0], None) is None:
+                        raise ReceiptHandleExpiredError(  # noqa: TRY301  it passes as it should
+                            self._name, message.id, message.receipt_handle
+                        )
+                    shelf.size -= 1
+                if self.admission.gates:
+                    self.admission.made_room(shelf.size)
+            except MailboxError:
+                raise
+            except BaseException:
+                self.mend()
+                raise
 
     def settle_nack(self, message: Message[T, R], visibility_timeout: float, error: str | None) -> None:
         """Do what `Message.nack` says."""
-        with self.lock:
+        with self.lock, self.mending:
             entry, now = self._check_holds(message)
             if error is not None:
                 entry.error = error
             if self.shelf.is_exhausted(entry):
-                self.bury(entry, f"it was delivered {entry.count} times", entry.error, is_on_shelf=True)
+                self.bury(entry, f"it was delivered {entry.count} times", entry.error)
             elif visibility_timeout:
-                self.shelf.give_back(entry, now + visibility_timeout, counted=True)
+                self.shelf.give_back(entry, now + visibility_timeout, entry.count)
                 self.waiters.due_added(now + visibility_timeout)
             else:
-                self.shelf.give_back(entry, None, counted=True)
+                self.shelf.give_back(entry, None, entry.count)
                 self.waiters.wake_one()
 
     def settle_put_back(self, message: Message[T, R]) -> None:
         """Do what `Message.put_back` says."""
-        with self.lock:
+        with self.lock, self.mending:
             # Also by a worker that was fenced: it has not begun, and nobody else has the message.
             entry, _ = self._check_holds(message, even_if_fenced=True)
-            self.shelf.give_back(entry, None, counted=False)
+            # Not one less than it has: it may be tried again after a Ctrl-C.
+            self.shelf.give_back(entry, None, message.delivery_count - 1)
             self.waiters.wake_one()
 
     def settle_dead_letter(self, message: Message[T, R], reason: str, error: str | None) -> None:
         """Do what `Message.dead_letter` says."""
         if self.letters:
             raise refuse_letter(self._name, message.id)
-        with self.lock:
+        with self.lock, self.mending:
             entry, _ = self._check_holds(message)
-            self.bury(entry, reason, error if error is not None else entry.error, is_on_shelf=True)
+            self.bury(entry, reason, error if error is not None else entry.error)
 
     def settle_extend(self, message: Message[T, R], timeout: float) -> None:
         """Do what `Message.extend_visibility` says."""
-        with self.lock:
+        with self.lock, self.mending:
             entry, now = self._check_holds(message)
             due = now + timeout
             self.shelf.extend(entry, due)
@@ -248,7 +322,7 @@ class Desk(Generic[T, R]):
 
     def settle_reply(self, message: Message[T, R], body: R) -> str:
         """Do what `Message.reply` says."""
-        with self.lock:
+        with self.lock, self.mending:
             self._check_holds(message)
         return reply_target(self._name, message, self._resolver).send(body, headers={"in-reply-to": message.id})
 
@@ -260,10 +334,8 @@ class Desk(Generic[T, R]):
             raise ReceiptHandleExpiredError(self._name, message.id, message.receipt_handle)
         return entry, now
 
-    def bury(
-        self, entry: Entry, reason: str, error: str | None, *, readable: bool = True, is_on_shelf: bool = False
-    ) -> None:
-        """Make a message a dead letter; one that is on the shelf leaves it when there is a letter, and not before."""
+    def bury(self, entry: Entry, reason: str, error: str | None, *, readable: bool = True) -> None:
+        """Make a leased message a dead letter."""
         letter = _Letter(
             message_id=entry.id,
             mailbox=self._name,
@@ -276,23 +348,25 @@ class Desk(Generic[T, R]):
             sent_at=entry.sent_at,
             dead_at=self._wall(),
         )
-        assert self.add_letter is not None, "the mailbox sets it before it lets anybody in"
-        self.add_letter(letter, entry.reply_to)
-        if is_on_shelf:
-            self.shelf.remove(entry)
+        copy = Entry(letter.message_id, letter, letter.dead_at)
+        copy.reply_to = entry.reply_to  # so that it can be redriven
+        assert self.find_dead is not None, "the mailbox sets it before it lets anybody in"
+        self.move(entry, self.find_dead(), copy)
         self.admission.made_room(self.shelf.size)
 
-    def revive(self, letter: DeadLetter[T], reply_to: Any) -> None:
-        """Put a letter back on the shelf under a new id."""
-        body: Any = letter.body
+    def redrive(self, entry: Entry, target: Desk[Any, Any]) -> None:
+        """Put a letter back on the desk that it came from, under a new id."""
+        letter: DeadLetter[Any] = entry.body
+        copy = Entry("", target.kept(letter), self._wall())
+        copy.headers = {**letter.headers, "redriven-from": letter.message_id}
+        copy.reply_to = entry.reply_to
+        self.move(entry, target, copy)
+
+    def kept(self, letter: DeadLetter[T]) -> Any:
+        """Return what is kept of the body of a letter that comes back."""
         if letter.raw is not None:
-            body = letter.raw
-        elif self.roundtrip:
-            body = cast("Codec[T]", self._codec).encode(body)
-        entry = Entry("", body, self._wall())
-        entry.headers = {**letter.headers, "redriven-from": letter.message_id}
-        entry.reply_to = reply_to
-        self.place(entry, None)
+            return letter.raw
+        return cast("Codec[T]", self._codec).encode(cast("T", letter.body)) if self.roundtrip else letter.body
 
     def body(self, entry: Entry) -> Any:
         """Return the body that an entry keeps."""

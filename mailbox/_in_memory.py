@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 from loopwarden.clock import Clock, resolve_clock
 from loopwarden.errors import (
     MailboxClosedError,
+    MailboxError,
     MailboxFullError,
     MessageFinalizedError,
     ReceiptHandleExpiredError,
@@ -113,7 +114,7 @@ class InMemoryMailbox(Generic[T, R]):
         self._lock, self._shelf, self._gates = self.desk.lock, self.desk.shelf, self.desk.waiters.gates
         self._asked: tuple[float, float, float] = (0, 0, 0)  # what the last receive asked for, which was good
         self._dead: InMemoryDeadLetters[T] | None = None
-        self.desk.add_letter = self._add_letter
+        self.desk.find_dead = self._dead_desk
 
     @property
     def name(self) -> str:
@@ -154,15 +155,21 @@ class InMemoryMailbox(Generic[T, R]):
         # Nearly every message goes this way. Compared with 0, so that what is no number goes the other, and is refused.
         if reply_to is None and headers is None and delay == 0 and timeout == 0 and dedup_id is None and self._is_roomy:
             with self._lock:
-                if desk.closed:
-                    raise MailboxClosedError(self._name)
-                desk.sequence = sequence = desk.sequence + 1
-                message_id = f"{desk.prefix}{sequence}"
-                shelf = self._shelf
-                shelf.size += 1
-                shelf.fresh.append((sequence, message_id, stored, self._wall()))
-                if self._gates:
-                    desk.waiters.wake_one()
+                try:
+                    if desk.closed:
+                        raise MailboxClosedError(self._name)  # noqa: TRY301  it passes as it should
+                    desk.sequence = sequence = desk.sequence + 1
+                    message_id = f"{desk.prefix}{sequence}"
+                    shelf = self._shelf
+                    shelf.size += 1
+                    shelf.fresh.append((sequence, message_id, stored, self._wall()))
+                    if self._gates:
+                        desk.waiters.wake_one()
+                except MailboxError:
+                    raise
+                except BaseException:
+                    desk.mend()
+                    raise
             return message_id
         entry = Entry("", stored, self._wall())
         entry.reply_to = check_reply_to(self._name, reply_to)
@@ -190,28 +197,39 @@ class InMemoryMailbox(Generic[T, R]):
         deadline = self._monotonic() + timeout
         admission = self.desk.admission
         while True:
-            with self._lock:
-                if self.desk.closed:
-                    raise MailboxClosedError(self._name)
-                now = self._monotonic()
-                sent_before = admission.sent_before(dedup_id, now)
-                if sent_before is not None:
-                    return [sent_before]
-                if admission.has_room(self.desk.shelf.size, len(entries)):
-                    for entry in entries:
-                        self.desk.place(entry, now + delay if delay else None)
-                    if dedup_id is not None:
-                        admission.remember(dedup_id, entries[0].id, now)
-                    return [entry.id for entry in entries]
-                if now >= deadline:
-                    raise MailboxFullError(self._name, admission.max_size or 0)
-                gate = self._clock.blocking.gate()
-                admission.gates.append((gate, len(entries)))
+            gate: Gate | None = None
             try:
+                with self._lock, self.desk.mending:
+                    if self.desk.closed:
+                        raise MailboxClosedError(self._name)
+                    now = self._monotonic()
+                    sent_before = admission.sent_before(dedup_id, now)
+                    if sent_before is not None:
+                        return [sent_before]
+                    if admission.has_room(self.desk.shelf.size, len(entries)):
+                        self._place(entries, now, delay, dedup_id)
+                        return [entry.id for entry in entries]
+                    if now >= deadline:
+                        raise MailboxFullError(self._name, admission.max_size or 0)
+                    gate = self._clock.blocking.gate()
+                    admission.gates.append((gate, len(entries)))
                 self._clock.wait(gate, deadline - now)  # woken by whoever makes room, and by close
             finally:
-                with self._lock:
-                    admission.leave(gate, self.desk.shelf.size)
+                if gate is not None:
+                    with self._lock:
+                        admission.leave(gate, self.desk.shelf.size)
+
+    def _place(self, entries: list[Entry], now: float, delay: float, dedup_id: str | None) -> None:
+        desk = self.desk
+        desk.number(entries)
+        try:
+            if dedup_id is not None:
+                desk.admission.remember(dedup_id, entries[0].id, now)
+            desk.place(entries, now + delay if delay else None)
+        except BaseException:
+            if dedup_id is not None and not desk.shelf.has(entries[0]):
+                desk.admission.forget(dedup_id)
+            raise
 
     # Receiving.
 
@@ -231,7 +249,11 @@ class InMemoryMailbox(Generic[T, R]):
             self._asked = (max_messages, visibility_timeout, wait_time_seconds)
         if token is None or not token.stopped:
             with self._lock:
-                messages = self.desk.take_fresh(max_messages, visibility_timeout, token)
+                try:
+                    messages = self.desk.take_fresh(max_messages, visibility_timeout, token)
+                except BaseException:
+                    self.desk.mend()
+                    raise
             if messages:
                 return messages
         return self._receive_slowly(max_messages, visibility_timeout, wait_time_seconds, token)
@@ -243,7 +265,7 @@ class InMemoryMailbox(Generic[T, R]):
         gate: Gate | None = None
         try:
             while True:
-                with self._lock:
+                with self._lock, self.desk.mending:
                     was_woken = gate is not None and not self.desk.waiters.leave(gate)
                     if self.desk.closed:
                         raise MailboxClosedError(self._name)  # noqa: TRY301  it passes the clean-up below as it should
@@ -277,7 +299,7 @@ class InMemoryMailbox(Generic[T, R]):
 
     def reap(self) -> Reaped:
         """Bring back what is due; see `Mailbox.reap`."""
-        with self._lock:
+        with self._lock, self.desk.mending:
             now = self._monotonic()
             returned, exhausted = self.desk.bring_back(now)
             due = self.desk.shelf.first_due
@@ -308,9 +330,9 @@ class InMemoryMailbox(Generic[T, R]):
 
     # Dead letters.
 
-    def _add_letter(self, letter: DeadLetter[T], reply_to: Any) -> None:
-        """Take a letter; under the lock."""
-        self._dead_letters().add(letter, reply_to)
+    def _dead_desk(self) -> Desk[DeadLetter[T], None]:
+        """Return where dead letters go; under the lock."""
+        return self._dead_letters().desk
 
     def _dead_letters(self) -> InMemoryDeadLetters[T]:
         if self._dead is None:
@@ -325,14 +347,14 @@ class InMemoryMailbox(Generic[T, R]):
 
     def purge(self) -> int:
         """Delete everything; see `Mailbox.purge`."""
-        with self._lock:
+        with self._lock, self.desk.mending:
             cleared = self.desk.shelf.clear()
             self.desk.admission.wake_all()
             return cleared
 
     def approximate_count(self) -> int:
         """Return exactly how many messages there are."""
-        return self.desk.shelf.size
+        return self.desk.count()
 
     def close(self) -> None:
         """Refuse from now on, and wake who waits; see `Mailbox.close`."""

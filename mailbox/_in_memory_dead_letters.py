@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, final
 from loopwarden.errors import MailboxClosedError
 from loopwarden.mailbox._pace import paced
 from loopwarden.mailbox._parameters import check_ids
-from loopwarden.mailbox._shelf import Entry
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from loopwarden.mailbox._desk import Desk
     from loopwarden.mailbox._in_memory import InMemoryMailbox
     from loopwarden.mailbox._message import Message
+    from loopwarden.mailbox._shelf import Entry
     from loopwarden.mailbox._token import Token
 
 __all__ = ["InMemoryDeadLetters"]
@@ -36,6 +36,8 @@ class InMemoryDeadLetters(Generic[T]):
     ) -> None:
         self._source = source
         self._box = box
+        #: Where the letters are; for this package only.
+        self.desk = box.desk
         self._lock = source.lock
         self._clock = clock
 
@@ -49,20 +51,14 @@ class InMemoryDeadLetters(Generic[T]):
         """True once the mailbox is closed."""
         return self._box.closed
 
-    def add(self, letter: DeadLetter[T], reply_to: Any) -> None:
-        """Take a letter; called by the mailbox, under the lock."""
-        entry = Entry(letter.message_id, letter, letter.dead_at)
-        entry.reply_to = reply_to  # so that it can be redriven
-        self._box.desk.place(entry, None)
-
     def peek(self, limit: int = 100) -> list[DeadLetter[T]]:
         """Return the oldest letters without receiving them."""
-        with self._lock:
-            return [cast("DeadLetter[T]", entry.body) for entry in self._box.desk.shelf.entries()[:limit]]
+        with self._lock, self.desk.mending:
+            return [cast("DeadLetter[T]", entry.body) for entry in self.desk.shelf.entries()[:limit]]
 
     def get(self, message_id: str) -> DeadLetter[T] | None:
         """Return one letter without receiving it."""
-        with self._lock:
+        with self._lock, self.desk.mending:
             entry = self._find(message_id)
             return None if entry is None else cast("DeadLetter[T]", entry.body)
 
@@ -99,17 +95,16 @@ class InMemoryDeadLetters(Generic[T]):
             raise MailboxClosedError(self._source.name)
 
     def _redrive_one(self, message_id: str) -> bool:
-        with self._lock:
+        with self._lock, self.desk.mending:
             self._check_open()
             entry = self._find(message_id)
             if entry is None:
                 return False
-            self._box.desk.shelf.discard(entry)
-            self._source.revive(cast("DeadLetter[T]", entry.body), entry.reply_to)
+            self.desk.redrive(entry, self._source)
             return True
 
     def _find(self, message_id: str) -> Entry | None:
-        return next((entry for entry in self._box.desk.shelf.entries() if entry.body.message_id == message_id), None)
+        return next((entry for entry in self.desk.shelf.entries() if entry.body.message_id == message_id), None)
 
     def approximate_count(self) -> int:
         """Return exactly how many letters there are."""

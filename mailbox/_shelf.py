@@ -8,7 +8,7 @@ from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Any, Protocol, final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from loopwarden.mailbox._message import Slip
 
@@ -85,6 +85,9 @@ class Shelf:
 
     Putting, taking and removing are O(1); what comes back, and what ends out of turn, costs O(log n). Whoever uses it
     brings the time along, and sees to it that only one thread does at a time.
+
+    A Ctrl-C may end any of these between two steps. So a message is put into its new place before it leaves the old
+    one, and whoever was interrupted calls `mend`, which takes it out of one of them.
     """
 
     def __init__(self, max_deliveries: int | None) -> None:
@@ -115,15 +118,15 @@ class Shelf:
         """True if there is something to take."""
         return bool(self.returned or self.fresh)
 
-    def put(self, entry: Entry) -> None:
-        """Add a new message, visible at once."""
-        self.size += 1
-        self.fresh.append(entry)
+    def put(self, entries: Sequence[Entry]) -> None:
+        """Add new messages, visible at once; all of them or none."""
+        self.fresh.extend(entries)
+        self.size += len(entries)
 
     def put_delayed(self, entry: Entry, due: float) -> None:
         """Add a new message that becomes visible at ``due``."""
-        self.size += 1
         self._schedule(entry, due)
+        self.size += 1
 
     def take(self, limit: int, due: float) -> list[Entry]:
         """Lease up to ``limit`` visible messages until ``due``; one that was delivered before comes alone."""
@@ -133,15 +136,14 @@ class Shelf:
             is_suspect = is_return and self.returned[0][1].count > 0
             if is_suspect and taken:
                 break
-            # It leaves one place when it is in the other: a Ctrl-C in between may deliver it twice, but not lose it.
             entry = self.returned[0][1] if is_return else _entry(self.fresh[0])
-            entry.count += 1
-            entry.receipt += 1
             self._schedule(entry, due)
             if is_return:
                 heapq.heappop(self.returned)
             else:
                 self.fresh.popleft()
+            entry.count += 1
+            entry.receipt += 1
             taken.append(entry)
             if is_suspect:
                 break
@@ -153,20 +155,19 @@ class Shelf:
 
     def remove(self, entry: Entry) -> None:
         """Take a leased message off the shelf for good."""
-        self.size -= 1
+        if self._unschedule(entry):
+            self.size -= 1
         entry.receipt += 1
-        self._unschedule(entry)
 
-    def give_back(self, entry: Entry, due: float | None, *, counted: bool) -> None:
-        """End a lease: the message is visible at ``due``, or now if that is None."""
-        entry.receipt += 1
-        if not counted:
-            entry.count -= 1
-        self._unschedule(entry)
+    def give_back(self, entry: Entry, due: float | None, count: int) -> None:
+        """End a lease: the message is visible at ``due``, or now if that is None, and was delivered so often."""
+        entry.count = count
         if due is None:
-            self._show(entry)
+            heapq.heappush(self.returned, (entry.sequence, entry))
+            self._unschedule(entry)
         else:
             self._schedule(entry, due)
+        entry.receipt += 1
 
     def is_exhausted(self, entry: Entry) -> bool:
         """Say whether it was delivered as often as it may be."""
@@ -174,31 +175,26 @@ class Shelf:
 
     def extend(self, entry: Entry, due: float) -> None:
         """Move the end of a lease."""
-        self._unschedule(entry)
         self._schedule(entry, due)
 
-    def bring_back(self, now: float) -> tuple[list[Entry], list[Entry]]:
-        """End what is due; return what became visible, and what was exhausted and is off the shelf."""
-        returned: list[Entry] = []
-        exhausted: list[Entry] = []
-        while (entry := self._pop_due(now)) is not None:
-            if self.is_exhausted(entry):
-                self.remove(entry)
-                exhausted.append(entry)
-            else:
-                entry.receipt += 1
-                self._show(entry)
-                returned.append(entry)
-        self.first_due = self._next_due()
-        return returned, exhausted
+    def first_ended(self, now: float) -> Entry | None:
+        """Return the message whose lease or delay was the first to end, if any has; it stays where it is."""
+        due = self.next_due()
+        if due > now:
+            return None
+        first = next(iter(self.in_turn.values()), None)
+        return self._out_of_turn[0][2] if first is None or first.due != due else self.unfold(first)
 
     def clear(self) -> int:
         """Take everything off the shelf; return how much that was."""
         cleared = self.size
         for entry in self.entries():
-            self.remove(entry)  # so that the holder of a leased one is refused
+            entry.receipt += 1  # so that the holder of a leased one is refused
         self.fresh.clear()
         self.returned.clear()
+        self.in_turn.clear()
+        self._out_of_turn.clear()
+        self._stale = self.size = 0
         return cleared
 
     def entries(self) -> list[Entry]:
@@ -210,12 +206,53 @@ class Shelf:
         return sorted(everything, key=lambda entry: entry.sequence)
 
     def discard(self, entry: Entry) -> None:
-        """Take any message off the shelf; O(n), for those that are looked at only."""
+        """Take any message off the shelf; O(n) for a visible one, which is looked at only."""
         if entry.due == math.inf:
             self.fresh = deque(each for each in self.fresh if each is not entry)
-            self.returned = [pair for pair in self.returned if pair[1] is not entry]
-            heapq.heapify(self.returned)
+            returned = [pair for pair in self.returned if pair[1] is not entry]
+            heapq.heapify(returned)
+            self.returned = returned
+            self.size = self._count()
         self.remove(entry)
+
+    def has(self, entry: Entry) -> bool:
+        """Say whether a new message was put here; O(n)."""
+        return entry.stamp != 0 or entry.sequence in self.in_turn or any(each is entry for each in reversed(self.fresh))
+
+    def mend(self) -> None:
+        """Put right what an interrupted change has left; O(n log n).
+
+        A message that is in two places has not left the first or, if it is visible in one of them, not been taken.
+        Something may be due at any time until `first_due` is set again.
+        """
+        self.first_due = -math.inf
+        returned = list({sequence: (sequence, entry) for sequence, entry in self.returned}.values())
+        heapq.heapify(returned)
+        self.returned = returned
+        visible = {*map(_place, self.fresh), *(sequence for sequence, _ in returned)}
+        leased: dict[int, FirstLease | Entry] = {
+            sequence: each.record if not isinstance(each, Entry) and isinstance(each.record, Entry) else each
+            for sequence, each in self.in_turn.items()
+        }
+        for due, stamp, entry in self._out_of_turn:
+            if entry.stamp == stamp:
+                entry.due = due
+                leased[entry.sequence] = entry
+        away = [(sequence, each) for sequence, each in leased.items() if sequence not in visible]
+        self.in_turn = OrderedDict(sorted(away, key=lambda pair: pair[1].due))
+        self.last_in_turn = next(reversed(self.in_turn.values())).due if self.in_turn else -math.inf
+        for entry in (entry for _, _, entry in self._out_of_turn):
+            entry.stamp = 0
+        self._out_of_turn = []
+        self._stale = 0
+        for entry in (*self.fresh, *(entry for _, entry in returned)):
+            if isinstance(entry, Entry):
+                entry.due = math.inf
+                entry.receipt += 1  # no delivery of a visible message is good
+        self.size = self._count()
+
+    def _count(self) -> int:
+        return len(self.fresh) + len(self.returned) + len(self.in_turn) + len(self._out_of_turn) - self._stale
 
     def unfold(self, leased: FirstLease | Entry) -> Entry:
         """Return the entry of a leased message; from now on it stands on the shelf in place of the delivery."""
@@ -234,16 +271,23 @@ class Shelf:
         return entry
 
     def _schedule(self, entry: Entry, due: float) -> None:
-        entry.due = due
+        """Let a lease or a delay begin, or end at another time."""
+        stamp = entry.stamp
         if not self.in_turn:
             self.last_in_turn = -math.inf
         if due >= self.last_in_turn:
             self.last_in_turn = due
             self.in_turn[entry.sequence] = entry
+            self.in_turn.move_to_end(entry.sequence)
+            entry.stamp = 0
         else:
             self._stamps += 1
+            heapq.heappush(self._out_of_turn, (due, self._stamps, entry))
             entry.stamp = self._stamps
-            heapq.heappush(self._out_of_turn, (due, entry.stamp, entry))
+            self.in_turn.pop(entry.sequence, None)
+        entry.due = due
+        if stamp:
+            self._grow_stale()
         if due < self.first_due:
             self.lower_first_due(due)
 
@@ -253,15 +297,18 @@ class Shelf:
         for watcher in self.watchers:
             watcher()
 
-    def _unschedule(self, entry: Entry) -> None:
-        entry.due = math.inf
+    def _unschedule(self, entry: Entry) -> bool:
+        """End a lease or a delay; say whether there was one."""
         if entry.stamp:
-            self._unstamp(entry)
+            entry.stamp = 0
+            self._grow_stale()
+            is_off = True
         else:
-            self.in_turn.pop(entry.sequence, None)
+            is_off = self.in_turn.pop(entry.sequence, None) is not None
+        entry.due = math.inf
+        return is_off
 
-    def _unstamp(self, entry: Entry) -> None:
-        entry.stamp = 0
+    def _grow_stale(self) -> None:
         self._stale += 1
         # At most half of the heap is stale, so this is O(1) amortised and a million ended leases do not pile up.
         if self._stale > _FEW and self._stale * 2 > len(self._out_of_turn):
@@ -269,26 +316,11 @@ class Shelf:
             heapq.heapify(self._out_of_turn)
             self._stale = 0
 
-    def _show(self, entry: Entry) -> None:
-        entry.due = math.inf
-        heapq.heappush(self.returned, (entry.sequence, entry))
-
-    def _next_due(self) -> float:
+    def next_due(self) -> float:
+        """Return when the next lease or delay ends."""
         heap = self._out_of_turn
         while heap and heap[0][2].stamp != heap[0][1]:
             heapq.heappop(heap)
             self._stale -= 1
         in_turn = next(iter(self.in_turn.values())).due if self.in_turn else math.inf
         return min(in_turn, heap[0][0] if heap else math.inf)
-
-    def _pop_due(self, now: float) -> Entry | None:
-        due = self._next_due()
-        if due > now:
-            return None
-        if self.in_turn and next(iter(self.in_turn.values())).due == due:
-            entry = self.unfold(next(iter(self.in_turn.values())))
-            del self.in_turn[entry.sequence]
-            return entry
-        entry = heapq.heappop(self._out_of_turn)[2]
-        entry.stamp = 0
-        return entry

@@ -45,12 +45,13 @@ class Waiters:
     def wake_one(self) -> None:
         """Wake the oldest: something is visible."""
         if self.gates:
-            self.gates.popleft().open()
+            self.gates[0].open()  # before it is out of the queue: a Ctrl-C in between must not leave it asleep
+            self.gates.popleft()
 
     def wake_all(self) -> None:
         """Wake everybody: the mailbox is closed."""
         while self.gates:
-            self.gates.popleft().open()
+            self.wake_one()
 
     def due_added(self, due: float) -> None:
         """Note that something is due; the youngest is woken if it would sleep longer."""
