@@ -7,7 +7,9 @@ import logging
 import warnings
 import weakref
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+import pykka
 
 from loopwarden._forks import at_fork
 from loopwarden._log import report
@@ -42,6 +44,10 @@ _alive: dict[str, ControlRef] = {}
 _ending: dict[str, ControlRef] = {}
 # What closes each pool that is open, and the pool's name, by the pool's id; as above. Weak, or none would be dropped.
 _open: dict[int, tuple[str, weakref.WeakMethod[Callable[[float], bool]]]] = {}
+
+
+class _Pool(Protocol):
+    def leave_to_parent(self) -> None: ...
 
 
 def remember(ref: ControlRef) -> None:
@@ -130,7 +136,21 @@ def stop_forgotten() -> None:
 
 
 def _begin_anew() -> None:
-    # A child process has none of its parent's threads: what runs there is the parent's to stop.
+    # A child process has none of its parent's threads: what runs there is the parent's to stop, and what is asked of it
+    # here is refused. Pykka's registry is its lock and its list; another thread may have held the one, and `stop_all`
+    # would wait for what is in the other.
+    for ref in alive():
+        ref.leave_to_parent()
+    registry: Any = pykka.ActorRegistry
+    for plain in registry._actor_refs:  # noqa: SLF001  they have no public names
+        plain.actor_stopped = type(plain.actor_stopped)()  # the old one has a lock too
+        plain.actor_stopped.set()
+    registry._actor_refs = []  # noqa: SLF001  as above
+    registry._actor_refs_lock = type(registry._actor_refs_lock)()  # noqa: SLF001  as above
+    for _, method in list(_open.values()):
+        close = method()
+        if close is not None:
+            cast("_Pool", getattr(close, "__self__")).leave_to_parent()  # noqa: B009  a callable need not have it
     _alive.clear()
     _ending.clear()
     _open.clear()

@@ -7,6 +7,7 @@ import queue
 from typing import TYPE_CHECKING, final
 
 from loopwarden._log import report
+from loopwarden._ticket import orphan
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,6 +60,15 @@ class Inbox:
         """Wake the reader of a closed inbox, which may be waiting: this one stays there until the reader takes it."""
         self._wake = envelope
         self.enqueue(envelope)
+
+    def leave_to_parent(self, refuse: Callable[[Envelope], None], error: BaseException) -> None:
+        """Close in a child process, without a call of anybody: what is there has the error as its answer."""
+        self._refuse = refuse
+        self.closed = True
+        while not self.is_empty():
+            _, ticket = self.get_nowait()
+            if ticket is not None:
+                orphan(ticket, error)
 
     def flush(self) -> None:
         """Answer what is waiting in a closed inbox; safe for any number of threads at once."""

@@ -7,7 +7,7 @@ import warnings
 import weakref
 from typing import TYPE_CHECKING, Any, Self, TypeVar, final
 
-from loopwarden._ticket import Ticket, write
+from loopwarden._ticket import Ticket, orphan, write
 from loopwarden.actors._forgotten import forget_pool, remember_pool
 from loopwarden.actors._offload_crew import OffloadCrew, ThreadCrew, name_of
 from loopwarden.clock import SYSTEM_CLOCK, Clock, resolve_clock
@@ -111,6 +111,15 @@ class OffloadPool:
             if isinstance(error, KeyboardInterrupt):
                 raise
         return ticket
+
+    def leave_to_parent(self) -> None:
+        """Be closed in a child process, which has none of the threads."""
+        self._finalizer.detach()
+        self._lock = self._clock.blocking.lock()
+        self._is_closed = True
+        for ticket in self._in_flight:
+            orphan(ticket, ActorDeadError(str(self)))
+        self._in_flight = set()
 
     @property
     def in_flight(self) -> int:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
 import pykka
 from typing_extensions import override
 
-from loopwarden._ticket import Ticket, wait_all, write
+from loopwarden._ticket import Ticket, orphan, wait_all, write
+from loopwarden.actors._envelope import refuse
 from loopwarden.actors._messages import HealthCheckRequest, HealthStatus, Request, TicketCarrier
 from loopwarden.errors import ActorDeadError
 
@@ -66,6 +67,18 @@ class ControlRef(pykka.ActorRef[Any]):
         ticket.about = (message, self)
         self._inbox.put((envelope, ticket))
         return ticket
+
+    def leave_to_parent(self) -> None:
+        """Be dead in a child process, which has none of the actor's threads: whatever is asked is refused at once."""
+        name = str(self)
+        error = ActorDeadError(name, RuntimeError("its threads are those of the process that was forked"))
+
+        def refuse_all(_message: object) -> object:
+            raise ActorDeadError(name, error.__cause__)
+
+        self._inbox.leave_to_parent(lambda envelope: refuse(envelope, refuse_all), error)
+        for ticket in (self.ready, self.ended):
+            orphan(ticket, error)
 
     def is_own_thread(self, thread: int) -> bool:
         """Say whether that thread would wait for itself if it waited for the actor's end."""

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+import os
+import weakref
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 
+from loopwarden._forks import at_fork
 from loopwarden.clock import Clock, resolve_clock
 from loopwarden.errors import (
+    InvalidParameterError,
     MailboxClosedError,
     MailboxError,
     MailboxFullError,
@@ -34,6 +38,7 @@ from loopwarden.mailbox._token import Token, wait_with
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+    from types import TracebackType
 
     from loopwarden._blocking import Gate, Lock
     from loopwarden.mailbox._contract import Mailbox
@@ -56,6 +61,24 @@ _CAPABILITIES = Capabilities(
     bounded=True,
     fenced_by_store=True,
 )
+
+
+@final
+class _InheritedLock:
+    """The lock of a mailbox in a process that was forked: every use of the mailbox takes it, and is refused."""
+
+    def __init__(self, mailbox: str, owner: int) -> None:
+        self._mailbox = mailbox
+        self._owner = owner
+
+    def __enter__(self) -> bool:
+        expected = f"{self._owner}, which has opened the mailbox: open it anew after a fork"
+        raise InvalidParameterError(self._mailbox, "process", os.getpid(), expected)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        pass
 
 
 @final
@@ -115,6 +138,7 @@ class InMemoryMailbox(Generic[T, R]):
         self._asked: tuple[float, float, float] = (0, 0, 0)  # what the last receive asked for, which was good
         self._dead: InMemoryDeadLetters[T] | None = None
         self.desk.find_dead = self._dead_desk
+        _made.add(self)
 
     @property
     def name(self) -> str:
@@ -357,7 +381,9 @@ class InMemoryMailbox(Generic[T, R]):
         return self.desk.count()
 
     def close(self) -> None:
-        """Refuse from now on, and wake who waits; see `Mailbox.close`."""
+        """Refuse from now on, and wake who waits; see `Mailbox.close`. In a forked process it does nothing."""
+        if isinstance(self._lock, _InheritedLock):
+            return
         with self._lock:
             self.desk.closed = True
             self.desk.waiters.wake_all()
@@ -366,7 +392,24 @@ class InMemoryMailbox(Generic[T, R]):
         if dead is not None:
             dead.close()
 
+    def leave_to_parent(self, owner: int) -> None:
+        """Refuse every use in a child process: its messages are the parent's, and its lock may be held for ever."""
+        self._lock = self.desk.lock = _InheritedLock(self._name, owner)
+
     def __repr__(self) -> str:
         return (
             f"<InMemoryMailbox {self._name!r}, {self.desk.shelf.size} messages{', closed' if self.desk.closed else ''}>"
         )
+
+
+# What a fork finds. Weak, or none would be dropped.
+_made: weakref.WeakSet[InMemoryMailbox[Any, Any]] = weakref.WeakSet()
+
+
+def _leave_to_parent() -> None:
+    for mailbox in tuple(_made):
+        mailbox.leave_to_parent(os.getppid())
+    _made.clear()
+
+
+at_fork(in_child=_leave_to_parent)

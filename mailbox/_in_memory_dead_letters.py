@@ -38,7 +38,6 @@ class InMemoryDeadLetters(Generic[T]):
         self._box = box
         #: Where the letters are; for this package only.
         self.desk = box.desk
-        self._lock = source.lock
         self._clock = clock
 
     @property
@@ -53,12 +52,12 @@ class InMemoryDeadLetters(Generic[T]):
 
     def peek(self, limit: int = 100) -> list[DeadLetter[T]]:
         """Return the oldest letters without receiving them."""
-        with self._lock, self.desk.mending:
+        with self._source.lock, self.desk.mending:
             return [cast("DeadLetter[T]", entry.body) for entry in self.desk.shelf.entries()[:limit]]
 
     def get(self, message_id: str) -> DeadLetter[T] | None:
         """Return one letter without receiving it."""
-        with self._lock, self.desk.mending:
+        with self._source.lock, self.desk.mending:
             entry = self._find(message_id)
             return None if entry is None else cast("DeadLetter[T]", entry.body)
 
@@ -95,7 +94,7 @@ class InMemoryDeadLetters(Generic[T]):
             raise MailboxClosedError(self._source.name)
 
     def _redrive_one(self, message_id: str) -> bool:
-        with self._lock, self.desk.mending:
+        with self._source.lock, self.desk.mending:
             self._check_open()
             entry = self._find(message_id)
             if entry is None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 from urllib.parse import unquote, urlsplit
 
 from loopwarden._blocking import SYSTEM
+from loopwarden._forks import at_fork
 from loopwarden.clock import SYSTEM_CLOCK, current_clock
 from loopwarden.errors import InvalidParameterError
 from loopwarden.mailbox._in_memory import InMemoryMailbox
@@ -96,3 +97,13 @@ def _find(names: dict[str, _Opened], name: str) -> InMemoryMailbox[Any, Any] | N
     with _lock:
         known = names.get(name)
         return None if known is None else known[0]
+
+
+def _begin_anew() -> None:
+    # In a child process, where another thread of the parent may have held the lock, and what was open is the parent's.
+    global _lock  # noqa: PLW0603  it is the module's own
+    _lock = SYSTEM.lock()
+    _in_memory.clear()
+
+
+at_fork(in_child=_begin_anew)

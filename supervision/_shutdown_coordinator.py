@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, ClassVar, final
 
 from loopwarden._blocking import SYSTEM
+from loopwarden._forks import at_fork
 from loopwarden._log import report
 from loopwarden.actors._helper import run_apart
 from loopwarden.clock import SYSTEM_CLOCK
@@ -84,6 +85,12 @@ class ShutdownCoordinator:
     def get(cls) -> ShutdownCoordinator | None:
         """Return the coordinator that is installed, if there is one."""
         return cls._instance
+
+    @classmethod
+    def begin_anew(cls) -> None:
+        """Forget the parent's in a child process, where its lock may be held for ever."""
+        cls._lock = SYSTEM.lock()
+        cls._instance = None
 
     @classmethod
     def reset(cls) -> None:
@@ -187,3 +194,6 @@ def _call(callback: Callable[[], object]) -> None:
         callback()
     except BaseException as error:  # noqa: BLE001  isolates user code: the others must be called too
         report(logging.ERROR, "%r, a callback of the shutdown, raised", callback, error=error)
+
+
+at_fork(in_child=ShutdownCoordinator.begin_anew)

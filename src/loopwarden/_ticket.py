@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from loopwarden.clock import Clock
 
-__all__ = ["SharedTicket", "Ticket", "settle", "wait_all", "write"]
+__all__ = ["SharedTicket", "Ticket", "orphan", "settle", "wait_all", "write"]
 
 T = TypeVar("T")
 J = TypeVar("J")
@@ -163,6 +163,10 @@ class Ticket(pykka.Future[T]):
     def forget_ready(self, callback: Callable[[Ticket[T]], object]) -> None:
         """Take back, by identity, what was given to `on_ready`; without effect if it was called, or never given."""
         forget_callback(self._callbacks, callback)
+
+    def forget_all(self) -> None:
+        """Take back whatever was given to `on_ready`."""
+        self._callbacks.clear()
 
     def _call_back(self, callback: Callable[[Ticket[T]], object]) -> None:
         self._callbacks.append(callback)
@@ -321,6 +325,15 @@ def write(ticket: Ticket[Any], result: object = None, error: BaseException | Non
     except TicketError:
         return False
     return True
+
+
+def orphan(ticket: Ticket[Any], error: BaseException) -> None:
+    """Write an error in a child process, for a writer that stayed behind, without calling anybody back.
+
+    Nobody waits there yet, and what the callbacks would take a lock of may be held for ever.
+    """
+    ticket.forget_all()
+    write(ticket, error=error)
 
 
 def settle(ticket: Ticket[T], compute: Callable[[], T]) -> bool:
