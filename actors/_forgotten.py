@@ -7,12 +7,11 @@ import logging
 import warnings
 import weakref
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Protocol, cast
-
-import pykka
+from typing import TYPE_CHECKING, Protocol, cast
 
 from loopwarden._forks import at_fork
 from loopwarden._log import report
+from loopwarden.actors._registry import leave_to_parent
 from loopwarden.clock import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
@@ -137,16 +136,10 @@ def stop_forgotten() -> None:
 
 def _begin_anew() -> None:
     # A child process has none of its parent's threads: what runs there is the parent's to stop, and what is asked of it
-    # here is refused. Pykka's registry is its lock and its list; another thread may have held the one, and `stop_all`
-    # would wait for what is in the other.
+    # here is refused.
     for ref in alive():
         ref.leave_to_parent()
-    registry: Any = pykka.ActorRegistry
-    for plain in registry._actor_refs:  # noqa: SLF001  they have no public names
-        plain.actor_stopped = type(plain.actor_stopped)()  # the old one has a lock too
-        plain.actor_stopped.set()
-    registry._actor_refs = []  # noqa: SLF001  as above
-    registry._actor_refs_lock = type(registry._actor_refs_lock)()  # noqa: SLF001  as above
+    leave_to_parent()
     for _, method in list(_open.values()):
         close = method()
         if close is not None:

@@ -1,4 +1,4 @@
-"""Pykka's registry of actors, without its log: on threads that must not wait for a log that blocks."""
+"""Pykka's registry of actors, as our actors use it: without its log, which may block, and anew in a child process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from loopwarden.actors._ref import ControlRef
 
-__all__ = ["register", "unregister"]
+__all__ = ["leave_to_parent", "register", "unregister"]
 
 # Its own methods log each step at DEBUG, synchronously; what they do besides is one line under this lock.
 _Registry: Any = pykka.ActorRegistry
@@ -28,6 +28,15 @@ def unregister(ref: ControlRef) -> None:
     """Let Pykka forget an actor; one that it does not know is forgotten already."""
     with _lock(), suppress(ValueError):
         _refs().remove(ref)
+
+
+def leave_to_parent() -> None:
+    """Begin anew in a child process: the lock may be held for ever, and ``stop_all`` would wait for the actors."""
+    for ref in cast("list[Any]", _refs()):
+        ref.actor_stopped = type(ref.actor_stopped)()  # the old one has a lock too
+        ref.actor_stopped.set()
+    _Registry._actor_refs = []  # noqa: SLF001  see above
+    _Registry._actor_refs_lock = type(_lock())()  # noqa: SLF001  see above
 
 
 def _lock() -> AbstractContextManager[object]:
