@@ -14,6 +14,7 @@ from pykka.messages import ProxyCall, ProxyGetAttr, ProxySetAttr
 from typing_extensions import override
 
 from loopwarden._blocking import SYSTEM
+from loopwarden._callbacks import Resolving
 from loopwarden._log import describe, report
 from loopwarden._ticket import SharedTicket, Ticket, write
 from loopwarden.actors._envelope import refuse, tickets_of
@@ -35,7 +36,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ActorExit", "ControlActor", "Deferred"]
 
-_PYKKA_MESSAGES = frozenset((_ActorStop, ProxyCall, ProxyGetAttr, ProxySetAttr))
+#: By identity: the hash of other people's classes is code of their metaclasses.
+_PYKKA_MESSAGES = frozenset(map(id, (_ActorStop, ProxyCall, ProxyGetAttr, ProxySetAttr)))
 _thread_numbers = itertools.count()
 
 
@@ -229,19 +231,26 @@ class ControlActor(pykka.ThreadingActor):
 
     @override
     def _actor_loop(self) -> None:
-        self.own_threads.add(threading.get_ident())
+        cause: BaseException | None = None
         try:
-            cause = self._live()
-        except BaseException as error:  # noqa: BLE001  whatever it is, the end must be seen
-            cause = error
-        self._finish(cause)
+            try:
+                self.own_threads.add(threading.get_ident())
+                cause = self._live()
+            except BaseException as error:  # noqa: BLE001  whatever it is, the end must be seen
+                cause = error
+            self._finish(cause)
+        except BaseException as error:  # noqa: BLE001  an interrupt of the end itself, each step of which may be taken again
+            self._finish(error if cause is None else cause)
 
     def _live(self) -> BaseException | None:
         cause = _raised_by(self.on_start)
         if cause is None:
             if self._is_ready_when_started:
                 write(self.ready)
-            cause = self._serve()
+            try:
+                cause = self._serve()
+            except BaseException as error:  # noqa: BLE001  also an interrupt between two messages
+                cause = error
             unregister(self.actor_ref)
             self.actor_stopped.set()
             if cause is None:
@@ -258,6 +267,11 @@ class ControlActor(pykka.ThreadingActor):
             reply: object = None
             try:
                 reply = handle(message)
+                # By type(): the class of other people's objects may be a property that raises.
+                if issubclass(type(message), TicketCarrier) or type(reply) is Deferred:
+                    self._reply((message, ticket), reply)
+                elif ticket is not None and not write(ticket, reply):
+                    self._count_unclaimed()
             except UnsupportedRequestError as error:
                 # A request that the actor does not know must not end it, even if nobody waits for the answer.
                 if not self._answer((message, ticket), None, error):
@@ -268,12 +282,6 @@ class ControlActor(pykka.ThreadingActor):
             except BaseException as error:  # noqa: BLE001  isolates user code
                 self._answer((message, ticket), None, ActorDeadError(str(self._actor_ref), error))
                 return error
-            else:
-                # By type(): the class of other people's objects may be a property that raises.
-                if issubclass(type(message), TicketCarrier) or type(reply) is Deferred:
-                    self._reply((message, ticket), reply)
-                elif ticket is not None and not write(ticket, reply):
-                    self._count_unclaimed()
             message = ticket = reply = self._in_hand = None  # an idle actor keeps no message alive
         return self._cause
 
@@ -295,15 +303,22 @@ class ControlActor(pykka.ThreadingActor):
             write(self.ready, error=ActorDeadError(name, cause))
         if not write(self.ended, ended):
             self._count_unclaimed()
+        for envelope in self._unanswered():
+            self._answer(envelope, None, ActorDeadError(name, cause))
         for key in tuple(self._deferred):
-            envelope = self._deferred.pop(key, None)  # None: its answer arrived just now
-            if envelope is not None:
-                self._answer(envelope, None, ActorDeadError(name, cause))
+            waiting = self._deferred.get(key)
+            if waiting is not None:  # otherwise its answer arrived just now
+                self._answer(waiting, None, ActorDeadError(name, cause))
+                self._deferred.pop(key, None)
         forget(self.actor_ref)
+
+    def _unanswered(self) -> tuple[Envelope, ...]:
+        """Return what an interrupt has left in hand, answered or not."""
+        return () if self._in_hand is None else (self._in_hand,)
 
     @override
     def _handle_receive(self, message: Any) -> Any:
-        if type(message) not in _PYKKA_MESSAGES:
+        if id(type(message)) not in _PYKKA_MESSAGES:  # pyright: ignore[reportUnknownArgumentType]  whatever it is
             return self.on_receive(message)
         if type(message) is _ActorStop:
             self._was_asked = True
@@ -314,13 +329,16 @@ class ControlActor(pykka.ThreadingActor):
     def _reply(self, envelope: Envelope, reply: object) -> None:
         if type(reply) is not Deferred:
             self._answer(envelope, reply, None)
-            return
+        elif tickets := tickets_of(envelope):
+            self._answer_later(envelope, tickets, reply.ticket)
+
+    def _answer_later(self, envelope: Envelope, tickets: list[Ticket[Any]], answer: Ticket[Any]) -> None:
         key = object()
         self._deferred[key] = envelope
 
         def arrived(source: Ticket[Any]) -> None:
-            # Whoever takes the envelope out answers it: this callback, or the end of the actor.
-            waiting = self._deferred.pop(key, None)
+            # Answered first and taken out second, as at the end of the actor: then an interrupt loses no answer.
+            waiting = self._deferred.get(key)
             if waiting is not None:
                 try:
                     result = source.wait(0)
@@ -328,16 +346,37 @@ class ControlActor(pykka.ThreadingActor):
                     self._answer(waiting, None, error)
                 else:
                     self._answer(waiting, result, None)
+                self._deferred.pop(key, None)
 
-        reply.ticket.on_ready(arrived)
+        def take_back(_: Ticket[Any]) -> None:
+            if answer.is_ready() or self.actor_stopped.is_set():
+                return  # this is the answer, or the end
+            if all(ticket.is_ready() for ticket in tickets) and self._deferred.pop(key, None) is not None:
+                answer.forget_ready(callback)
+                self._count_unclaimed()
+
+        callback = Resolving(arrived)
+        answer.on_ready(callback)
+        if not answer.is_ready():
+            for ticket in tickets:
+                ticket.on_ready(Resolving(take_back))
 
     def _answer(self, envelope: Envelope, result: object, error: BaseException | None) -> bool:
         """Answer every ticket of an envelope; false if there is none."""
         tickets = tickets_of(envelope)
         for ticket in tickets:
-            if not write(ticket, result, error):
+            if not self._write(ticket, result, error):
                 self._count_unclaimed()
         return bool(tickets)
+
+    def _write(self, ticket: Ticket[Any], result: object, error: BaseException | None) -> bool:
+        """Write an answer, once more if it is interrupted; a ticket with code of its own must not keep the others."""
+        for _ in range(2):
+            try:
+                return write(ticket, result, error)
+            except BaseException as fault:  # noqa: BLE001  isolates user code
+                report(logging.ERROR, "an answer of %s could not be written", self._actor_ref, error=fault)
+        return False
 
     def _count_unclaimed(self) -> None:
         with self._unclaimed_lock:

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, TypeVar, cast, final
 
 from typing_extensions import override
 
-from loopwarden._log import describe, report
+from loopwarden._log import describe, report, type_name
 from loopwarden._ticket import Ticket, write
 from loopwarden.actors._actor import ControlActor, Deferred
 from loopwarden.actors._drain import Drain
 from loopwarden.actors._fates import MessageFate
 from loopwarden.actors._loop_ref import LoopRef
+from loopwarden.actors._message_kinds import MessageKinds
 from loopwarden.actors._messages import (
     AbandonRequest,
     DrainRequest,
@@ -56,6 +57,23 @@ R = TypeVar("R")
 @dataclass(frozen=True, slots=True)
 class _WorkerEnded:
     cause: BaseException | None
+
+
+_MESSAGES = MessageKinds(
+    HealthCheckRequest,
+    ShutdownRequest,
+    StopSoon,
+    ShutdownConfirmRequest,
+    PauseRequest,
+    DrainRequest,
+    ResumeRequest,
+    ProcessRequest,
+    RecallRequest,
+    AbandonRequest,
+    StallReport,
+    _WorkerEnded,
+    GivenBack,
+)
 
 
 class LoopActor(ControlActor):
@@ -127,6 +145,7 @@ class LoopActor(ControlActor):
         self._processing = Processing(loop, self.name, self.lifecycle, self._stopper.offer, clock)
         self._final: Ticket[ShutdownResult] = Ticket(clock.blocking)
         self._stopping_since: float | None = None
+        self._is_told_to_stop = False
         self._outcome: _WorkerEnded | None = None
         self._stack: str | None = None
         self._starts_paused = False
@@ -178,33 +197,34 @@ class LoopActor(ControlActor):
 
     @override
     def on_receive(self, message: object) -> object:  # noqa: C901, PLR0911, PLR0912  one answer for each request
-        match message:
+        known = _MESSAGES.recognize(message)
+        match known:
             case HealthCheckRequest():
                 return self._health()
             case ShutdownRequest():
-                return self._shut_down(message.timeout)
+                return self._shut_down(known.timeout)
             case StopSoon():
-                self._begin_stop(message.timeout)
+                self._begin_stop(known.timeout)
                 return None
             case ShutdownConfirmRequest():
                 return Deferred(self._final)
             case PauseRequest() | DrainRequest() | ResumeRequest():
-                return Deferred(self._drain.answer(message))
+                return Deferred(self._drain.answer(known))
             case ProcessRequest():
-                return Deferred(self._processing.begin(message.body))
+                return Deferred(self._processing.begin(known.body))
             case RecallRequest():
-                return self._recovery.recall(message.worker)
+                return self._recovery.recall(known.worker)
             case AbandonRequest():
-                return self._abandon(message)
+                return self._abandon(known)
             case StallReport():
-                self.vitals.note_stall(message.worker, message.last_heartbeat)
+                self.vitals.note_stall(known.worker, known.last_heartbeat)
                 text = "worker %d of loop %r has given no sign of life for %.1f s; it is at\n%s"
-                report(logging.WARNING, text, message.worker, self.name, message.silent_for, message.stack)
+                report(logging.WARNING, text, known.worker, self.name, known.silent_for, known.stack)
                 return None
             case _WorkerEnded():
-                if message.cause is None and self._stopping_since is None and self._recovery.cause is None:
+                if known.cause is None and self._stopping_since is None and self._recovery.cause is None:
                     report(logging.INFO, "loop %r returned without being asked to stop", self.name)
-                self._outcome = message
+                self._outcome = known
                 self._end_when_all_is_back()
                 return None
             case GivenBack():
@@ -212,9 +232,7 @@ class LoopActor(ControlActor):
                 self._end_when_all_is_back()
                 return None
             case _:
-                raise UnsupportedRequestError(
-                    str(self._actor_ref), type(message).__name__, "it is no request of a loop"
-                )
+                raise UnsupportedRequestError(str(self._actor_ref), type_name(message), "it is no request of a loop")
 
     # Health.
 
@@ -262,11 +280,12 @@ class LoopActor(ControlActor):
 
     def _begin_stop(self, timeout: float) -> None:
         before, _ = self.lifecycle.move(LifeEvent.STOP)
-        if before is LoopState.STOPPING or before.has_ended:
+        if before.has_ended or self._is_told_to_stop:
             return
         self._stopping_since = self.clock.monotonic()
         self._was_asked = True
         self._stopper.stop(timeout)
+        self._is_told_to_stop = True  # last: if this is interrupted, the epilogue tells it
 
     def _abandon(self, request: AbandonRequest) -> Deferred:
         status = None if request.worker is None else self.vitals.find(request.worker)
@@ -328,7 +347,7 @@ class LoopActor(ControlActor):
         refuse = super()._epilogue(cause)
 
         def answer(message: object) -> object:
-            match message:
+            match _MESSAGES.recognize(message):
                 case ShutdownRequest() | ShutdownConfirmRequest():
                     return result
                 case HealthCheckRequest():

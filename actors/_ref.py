@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
 import pykka
 from typing_extensions import override
 
-from loopwarden._ticket import Ticket, orphan, wait_all, write
+from loopwarden._ticket import Ticket, orphan, resolve_from, wait_all, write
 from loopwarden.actors._envelope import refuse
 from loopwarden.actors._messages import HealthCheckRequest, HealthStatus, Request, TicketCarrier
 from loopwarden.errors import ActorDeadError
@@ -138,7 +138,7 @@ class ControlRef(pykka.ActorRef[Any]):
         """
         stopped: Ticket[bool] = Ticket(self._blocking)
         asked = self.ask(_ActorStop(), block=False)
-        asked.on_ready(lambda answer: write(stopped, not isinstance(_error_of(answer), ActorDeadError)))
+        resolve_from(asked, lambda answer: write(stopped, not isinstance(_error_of(answer), ActorDeadError)), stopped)
         if not block:
             return stopped
         if self.is_own_thread(threading.get_ident()):

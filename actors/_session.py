@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 from typing_extensions import override
 
-from loopwarden._log import describe, report
+from loopwarden._log import describe, report, type_name
 from loopwarden.actors._actor import ControlActor, Deferred
 from loopwarden.actors._journal_file import JournalFile
 from loopwarden.actors._ledger import Ledger
+from loopwarden.actors._message_kinds import MessageKinds
 from loopwarden.actors._reducers import DispatchResult, Reducers
 from loopwarden.actors._session_ref import Adopt, Restore, SessionRef, StateRequest, ready_ref
 from loopwarden.actors._session_snapshot import SessionCodec
@@ -32,6 +33,7 @@ __all__ = ["Session"]
 #: Events that are folded, and written, together at most: enough to make the commit cheap for each of them, and few
 #: enough for the first of them not to wait for long.
 LARGEST_BATCH = 512
+_MESSAGES = MessageKinds(StateRequest, Restore, Adopt)
 
 
 class Session(ControlActor):
@@ -93,10 +95,12 @@ class Session(ControlActor):
             )
         self.name = name
         reducers = Reducers(name, slices)
-        self._events = frozenset(reducers.appliers)
+        events = frozenset(reducers.appliers)
+        #: By identity: the hash of other people's classes is code of their metaclasses.
+        self._event_ids = frozenset(map(id, events))
         self._initial = reducers.initial
         #: How events and slices look as JSON.
-        self.codec = SessionCodec(name, reducers.initial, self._events)
+        self.codec = SessionCodec(name, reducers.initial, events)
         super().__init__(clock=clock)
         self._thread_name = f"{name}-session"
         self._path = None if journal is None else Path(journal)
@@ -229,19 +233,23 @@ class Session(ControlActor):
             other = self._in_hand = None  # an idle session keeps no message alive
         return self._cause if cause is None else cause
 
+    @override
+    def _unanswered(self) -> tuple[Envelope, ...]:
+        return (*self._batch, *super()._unanswered())
+
     def _take(self) -> Envelope | None:
         """Wait for what comes next; put the events among it into the batch, and return what is none."""
-        take, events, add = self._inbox.get_nowait, self._events, self._batch.append
-        envelope = self._inbox.get()  # woken by whoever sends, or by `disown`
+        take, events, add = self._inbox.get_nowait, self._event_ids, self._batch.append
+        envelope = self._in_hand = self._inbox.get()  # woken by whoever sends, or by `disown`
         try:
             for _ in range(LARGEST_BATCH - 1):
-                if type(envelope[0]) not in events:
+                if id(type(envelope[0])) not in events:  # pyright: ignore[reportUnknownArgumentType]  whatever it is
                     return envelope
                 add(envelope)
-                envelope = take()
+                envelope = self._in_hand = take()
         except queue.Empty:
             return None
-        if type(envelope[0]) not in events:
+        if id(type(envelope[0])) not in events:  # pyright: ignore[reportUnknownArgumentType]  as above
             return envelope
         add(envelope)
         return None
@@ -266,7 +274,7 @@ class Session(ControlActor):
     def _fail(self, envelope: Envelope, error: Exception) -> BaseException | None:
         """Answer with an error, or log it if nobody asked; return it if it ends the session."""
         if not self._answer(envelope, None, error):
-            what = type(envelope[0]).__name__
+            what = type_name(envelope[0])
             report(logging.WARNING, "%s could not do %s: %s", self._actor_ref, what, describe(error), error=error)
         # Then what is in the file is no longer what we know; whoever opens it next knows better.
         return error if isinstance(error, JournalLockedError) else None
@@ -287,16 +295,17 @@ class Session(ControlActor):
     @override
     def on_receive(self, message: Any) -> Any:
         """Answer what is no event."""
-        match message:
+        known = _MESSAGES.recognize(message)
+        match known:
             case StateRequest():
                 return self.actor_ref.state
             case Restore():
-                return self._restore(message.snapshot)
+                return self._restore(known.snapshot)
             case Adopt():
-                return self._adopt(message)
+                return self._adopt(known)
             case _:
                 remedy = "no slice has a reducer for events of this type"
-                raise UnsupportedRequestError(str(self._actor_ref), type(message).__name__, remedy)
+                raise UnsupportedRequestError(str(self._actor_ref), type_name(message), remedy)
 
     def _restore(self, snapshot: SessionSnapshot) -> DispatchResult | Deferred:
         children = self.actor_ref.children

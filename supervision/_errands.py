@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, final
 
+from loopwarden._log import type_name
 from loopwarden._ticket import Ticket, write
 from loopwarden.actors import Deferred
 from loopwarden.errors import InvalidChildError, UnsupportedRequestError
@@ -31,7 +32,20 @@ if TYPE_CHECKING:
     from loopwarden.supervision._household import Household
     from loopwarden.supervision._spec import ChildSpec
 
-__all__ = ["Errands"]
+__all__ = ["ERRANDS", "Errands"]
+
+#: What can be asked about children.
+ERRANDS = (
+    StartChildRequest,
+    TerminateChildRequest,
+    RestartChildRequest,
+    DeleteChildRequest,
+    WhichChildrenRequest,
+    WhichChildRequest,
+    CountChildrenRequest,
+    ChildSpecRequest,
+    ResizeRequest,
+)
 
 
 @final
@@ -74,9 +88,9 @@ class Errands:
             case ResizeRequest() if self._pool is not None:
                 return Deferred(self._pool.resize(message.size))
             case ResizeRequest():
-                raise self._unsupported(message, "it is no pool: give a template")
+                raise self.unsupported(message, "it is no pool: give a template")
             case _:
-                raise self._unsupported(message, "it is no request of a supervisor")
+                raise self.unsupported(message, "it is no request of a supervisor")
 
     def start_child(self, spec: ChildSpec) -> Ticket[ChildRef]:
         """Add a child and start it."""
@@ -142,7 +156,8 @@ class Errands:
 
     def _refuse_pool(self, message: object) -> None:
         if self._pool is not None:
-            raise self._unsupported(message, "in a pool children are all alike: send a ResizeRequest")
+            raise self.unsupported(message, "in a pool children are all alike: send a ResizeRequest")
 
-    def _unsupported(self, message: object, why: str) -> UnsupportedRequestError:
-        return UnsupportedRequestError(f"Supervisor {self.household.family.spec.name!r}", type(message).__name__, why)
+    def unsupported(self, message: object, why: str) -> UnsupportedRequestError:
+        """Return what refuses a request."""
+        return UnsupportedRequestError(f"Supervisor {self.household.family.spec.name!r}", type_name(message), why)

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Protocol, final, runtime_checkable
 from typing_extensions import override
 
 from loopwarden._backoff import Backoff
-from loopwarden._log import report
+from loopwarden._log import report, type_name
 from loopwarden.actors import ControlActor
 from loopwarden.actors._helper import Helper
+from loopwarden.actors._message_kinds import MessageKinds
 from loopwarden.clock import Clock, Timer, resolve_clock
 from loopwarden.errors import MailboxClosedError, UnsupportedRequestError
 
@@ -59,6 +60,9 @@ class _Done:
     reaped: Reaped | None
     error: BaseException | None = None
     is_closed: bool = False
+
+
+_MESSAGES = MessageKinds(_Due, _Done)
 
 
 @final
@@ -124,13 +128,14 @@ class ReaperActor(ControlActor):
 
     @override
     def on_receive(self, message: object) -> object:
-        match message:
+        known = _MESSAGES.recognize(message)
+        match known:
             case _Due():
-                self._reap(message.number)
+                self._reap(known.number)
             case _Done():
-                self._rest(message)
+                self._rest(known)
             case _:
-                raise UnsupportedRequestError(str(self.actor_ref), type(message).__name__, "it only reaps")
+                raise UnsupportedRequestError(str(self.actor_ref), type_name(message), "it only reaps")
         return None
 
     def _reap(self, number: int) -> None:

@@ -19,6 +19,7 @@ from loopwarden.actors import (
     ShutdownResult,
     StallReport,
 )
+from loopwarden.actors._message_kinds import MessageKinds
 from loopwarden.actors._patience import in_time
 from loopwarden.errors import ChildNotFoundError
 from loopwarden.supervision._child_ref import Terminate
@@ -36,6 +37,17 @@ if TYPE_CHECKING:
     from loopwarden.supervision._tenure import Beginning, Tenure
 
 __all__ = ["Reception", "answer_for_one_that_is_gone"]
+
+_REQUESTS = MessageKinds(
+    ShutdownRequest,
+    ShutdownConfirmRequest,
+    Terminate,
+    AbandonRequest,
+    StallReport,
+    PauseRequest,
+    DrainRequest,
+    ResumeRequest,
+)
 
 
 @final
@@ -56,7 +68,7 @@ class Reception:
 
     def answer(self, message: ForChild) -> object:  # noqa: PLR0911  one answer for each request
         """Answer for a child."""
-        child, request = message.seat.child, message.request
+        child, request = message.seat.child, _REQUESTS.recognize(message.request)
         if not self._household.directory.is_current(message.seat):
             return answer_for_one_that_is_gone(message)
         match request:
@@ -145,6 +157,6 @@ def _is_meant(tenure: Tenure, request: AbandonRequest) -> bool:
 def answer_for_one_that_is_gone(message: ForChild) -> ShutdownResult:
     """Answer for a child that was deleted, or whose supervisor has ended."""
     child = message.seat.child
-    if isinstance(message.request, ShutdownRequest | ShutdownConfirmRequest | Terminate):
+    if isinstance(_REQUESTS.recognize(message.request), ShutdownRequest | ShutdownConfirmRequest | Terminate):
         return Directory.result_of(child, None)
     raise ChildNotFoundError(child)

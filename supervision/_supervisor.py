@@ -25,13 +25,14 @@ from loopwarden.actors import (
     ShutdownRequest,
     ShutdownResult,
 )
+from loopwarden.actors._message_kinds import MessageKinds
 from loopwarden.actors._messages import StopSoon
 from loopwarden.actors._patience import in_time
 from loopwarden.clock import Clock, resolve_clock
 from loopwarden.errors import SupervisionError
 from loopwarden.supervision._child_ref import ForChild
 from loopwarden.supervision._closing import CloseDown, Conducted
-from loopwarden.supervision._errands import Errands
+from loopwarden.supervision._errands import ERRANDS, Errands
 from loopwarden.supervision._family import Phase
 from loopwarden.supervision._household import Household
 from loopwarden.supervision._reception import Reception, answer_for_one_that_is_gone
@@ -47,7 +48,24 @@ if TYPE_CHECKING:
 
 __all__ = ["Supervisor"]
 
-_REPORTS = frozenset(get_args(Report))
+_REPORTS = MessageKinds(*get_args(Report))
+_MESSAGES = MessageKinds(
+    ForChild,
+    HealthCheckRequest,
+    ShutdownRequest,
+    StopSoon,
+    ShutdownConfirmRequest,
+    CloseDown,
+    PauseRequest,
+    DrainRequest,
+    ResumeRequest,
+    AbandonRequest,
+    EventsRequest,
+    SubscribeRequest,
+    UnsubscribeRequest,
+    Conducted,
+    *ERRANDS,
+)
 
 _STATES = {
     Phase.STARTING: LoopState.STARTING,
@@ -172,7 +190,7 @@ class Supervisor(ControlActor):
         try:
             return super()._handle_receive(message)
         except Exception as refusal:
-            if type(message) in _REPORTS:
+            if message in _REPORTS:
                 raise  # a fault of ours, which a supervisor above is to hear of
             # As an answer, not as an exception: what cannot be done must not end whoever was told to do it.
             refused: Ticket[None] = Ticket(self.clock.blocking)
@@ -182,35 +200,38 @@ class Supervisor(ControlActor):
             return Deferred(refused)
 
     @override
-    def on_receive(self, message: object) -> object:  # noqa: PLR0911  one answer for each request
-        if type(message) in _REPORTS:
+    def on_receive(self, message: object) -> object:  # noqa: C901, PLR0911  one answer for each request
+        if message in _REPORTS:
             self._household.report(cast("Report", message))
             return None
-        match message:
+        known = _MESSAGES.recognize(message)
+        match known:
+            case None:
+                raise self._errands.unsupported(message, "it is no request of a supervisor")
             case ForChild():
-                return self._reception.answer(message)
+                return self._reception.answer(known)
             case HealthCheckRequest():
                 return self._health()
             case ShutdownRequest():
-                return self._shut_down(message.timeout)
+                return self._shut_down(known.timeout)
             case StopSoon():
                 self._was_asked = True
-                self._begin_stop(message.timeout)
+                self._begin_stop(known.timeout)
                 return None
             case ShutdownConfirmRequest():
                 return Deferred(self._final)
             case CloseDown():
                 self._was_asked = True
                 self._note_stop()
-                self._household.close_down(message)
+                self._household.close_down(known)
                 return None
             case PauseRequest() | DrainRequest() | ResumeRequest():
-                return Deferred(self._household.switch.turn(message, self._household.tenures))
+                return Deferred(self._household.switch.turn(known, self._household.tenures))
             case AbandonRequest():
-                self._household.kill(message.reason)
+                self._household.kill(known.reason)
                 return AbandonResult(abandoned=True)
             case _:
-                return self._for_others(message)
+                return self._for_others(known)
 
     def _for_others(self, message: object) -> object:
         log = self._household.log
@@ -290,7 +311,8 @@ class Supervisor(ControlActor):
         refuse = super()._epilogue(cause)
 
         def answer(message: object) -> object:
-            match message:
+            known = _MESSAGES.recognize(message)
+            match known:
                 case ShutdownRequest() | ShutdownConfirmRequest():
                     return result
                 case HealthCheckRequest():
@@ -298,7 +320,7 @@ class Supervisor(ControlActor):
                 case EventsRequest():
                     return events
                 case ForChild():
-                    return answer_for_one_that_is_gone(message)
+                    return answer_for_one_that_is_gone(known)
                 case _:
                     return refuse(message)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, final
 
 from typing_extensions import override
 
-from loopwarden._log import report
+from loopwarden._log import report, type_name
 from loopwarden.actors import (
     ZOMBIES,
     AbandonRequest,
@@ -20,6 +20,7 @@ from loopwarden.actors import (
     StallReport,
 )
 from loopwarden.actors._helper import run_apart
+from loopwarden.actors._message_kinds import MessageKinds
 from loopwarden.actors._stack import stack_of
 from loopwarden.clock import Clock, Timer, resolve_clock
 from loopwarden.errors import UnsupportedRequestError
@@ -65,6 +66,9 @@ class _Health:
 @dataclass(frozen=True, slots=True)
 class _MoreZombies:
     """A thread was given up."""
+
+
+_MESSAGES = MessageKinds(_Look, _Children, _Health, _MoreZombies)
 
 
 class WatchdogActor(ControlActor):
@@ -144,23 +148,24 @@ class WatchdogActor(ControlActor):
 
     @override
     def on_receive(self, message: object) -> object:
-        match message:
+        known = _MESSAGES.recognize(message)
+        match known:
             case _Look():
                 self._sleep()
                 self._forget_the_gone()
                 for ref in self._watch:
                     self._ask(ref)
             case _Children():
-                for child in message.children:
+                for child in known.children:
                     self._ask(child.ref)
             case _Health():
-                self._take_in(message.ref, message.status)
+                self._take_in(known.ref, known.status)
             case _MoreZombies():
                 if len(ZOMBIES) > self._max_zombies:
                     names = ", ".join(ZOMBIES.names)
                     self._depart(ExitCode.TOO_MANY_ZOMBIES, f"{len(ZOMBIES)} threads were given up: {names}")
             case _:
-                raise UnsupportedRequestError(str(self.actor_ref), type(message).__name__, "it only watches")
+                raise UnsupportedRequestError(str(self.actor_ref), type_name(message), "it only watches")
         return None
 
     def _forget_the_gone(self) -> None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, final
 
 from loopwarden._log import report
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["forget_callback", "run_callbacks"]
+__all__ = ["Entry", "Resolving", "forget_callback", "run_callbacks"]
 
 #: Callbacks that complete tickets, whose callbacks complete tickets: nested deeper than this they take turns, so
 #: that a chain of a thousand `map` does not end at Python's recursion limit.
@@ -55,29 +56,56 @@ def run_callbacks(callbacks: list[Callable[[Any], object]], argument: object) ->
 def _pop_and_call(callbacks: list[Callable[[Any], object]], argument: object) -> KeyboardInterrupt | None:
     interrupt: KeyboardInterrupt | None = None
     while callbacks:
+        callback = None
         try:
-            callback = callbacks.pop(0)
-        except IndexError:  # somebody else has popped the last one
-            break
-        try:
-            callback(argument)
+            (callback := callbacks.pop(0))(argument)  # in one line, so that an interrupt does not lose what was popped
         except BaseException as error:  # noqa: BLE001  isolates user code
+            if callback is None and type(error) is IndexError:  # somebody else has popped the last one
+                break
             if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
                 interrupt = error
             else:
                 report(logging.ERROR, "a callback of a ticket raised", error=error)
+            if type(callback) is Resolving:
+                with suppress(BaseException):
+                    callback(argument)
     return interrupt
+
+
+@final
+class Resolving:
+    """A callback of ours that resolves other tickets.
+
+    It raises nothing of its own, so if something is raised, an interrupt has cut it short, and it is called again.
+    """
+
+    __slots__ = ("_resolve",)
+
+    def __init__(self, resolve: Callable[[Any], object]) -> None:
+        self._resolve = resolve
+
+    def __call__(self, ticket: Any) -> None:
+        self._resolve(ticket)
+
+
+@final
+class Entry:
+    """A callback in its place in a list: no other is equal to it, whatever the callback itself claims."""
+
+    __slots__ = ("call",)
+
+    def __init__(self, call: Callable[[Any], object]) -> None:
+        self.call = call
+
+    def __call__(self, argument: Any) -> None:
+        self.call(argument)
 
 
 def forget_callback(callbacks: list[Callable[[Any], object]], callback: Callable[[Any], object]) -> None:
     """Take one out if it is still there: by identity, because the callbacks of others may claim to be equal."""
-    while True:
-        index = next((index for index, each in enumerate(tuple(callbacks)) if each is callback), None)
-        if index is None:
+    for each in tuple(callbacks):
+        if each is callback or (isinstance(each, Entry) and each.call is callback):
+            # One step, in which nobody else pops or forgets. What is compared with it runs no code of others.
+            with suppress(ValueError):
+                callbacks.remove(each)
             return
-        try:
-            if callbacks[index] is callback:
-                del callbacks[index]
-                return
-        except IndexError:
-            pass  # others pop, or forget, at this moment: it is somewhere else by now, or gone

@@ -17,7 +17,7 @@ from loopwarden._blocking import CURRENT
 from loopwarden._forks import at_fork
 from loopwarden._log_writer import HANG_SECONDS, LogWriter
 
-__all__ = ["describe", "flush_log", "log_in_place", "mute", "printable", "report"]
+__all__ = ["describe", "flush_log", "log_in_place", "mute", "printable", "report", "type_name"]
 
 logger = logging.getLogger("loopwarden")
 _writer = LogWriter(logger)
@@ -28,6 +28,7 @@ _here = threading.local()  # .is_muted: whether this thread has nothing more to 
 #: Characters of a text about an exception that are kept: enough to see what it is, and a thousand of them are not much.
 LONGEST = 4_000
 _TEXT = "_loopwarden_text"
+_name_of = type.__dict__["__name__"].__get__
 
 
 def report(level: int, text: str, *args: object, error: BaseException | None = None) -> None:
@@ -81,7 +82,7 @@ def describe(thing: object) -> str:
     try:
         text = repr(thing)
     except BaseException:  # noqa: BLE001  isolates user code
-        text = f"<{type(thing).__name__} without a repr>"
+        text = f"<{type_name(thing)} without a repr>"
     if len(text) > LONGEST:
         text = f"{text[:LONGEST]} and so on, {len(text)} characters in all"
     text = printable(text)
@@ -95,6 +96,11 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode("ascii") for each in text)
+
+
+def type_name(thing: object) -> str:
+    """Return the name of a thing's type, without running any code of its own, such as that of its metaclass."""
+    return str(_name_of(type(thing)))
 
 
 def _memory_of(thing: object) -> dict[str, object] | None:

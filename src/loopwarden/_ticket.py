@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import sys
 from contextlib import suppress
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import pykka
 from typing_extensions import override
 
 from loopwarden._blocking import CURRENT, Blocking, Slot
-from loopwarden._callbacks import forget_callback, run_callbacks
+from loopwarden._callbacks import Entry, Resolving, forget_callback, run_callbacks
 from loopwarden._log import describe
 from loopwarden.clock import patience_clock
 from loopwarden.errors import (
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from loopwarden.clock import Clock
 
-__all__ = ["SharedTicket", "Ticket", "orphan", "settle", "wait_all", "write"]
+__all__ = ["SharedTicket", "Ticket", "orphan", "resolve_from", "settle", "wait_all", "write"]
 
 T = TypeVar("T")
 J = TypeVar("J")
@@ -38,6 +39,8 @@ R = TypeVar("R")
 _OUTCOME = 0
 #: Stands for the result in a ticket that its own reader has cancelled.
 _CANCELLED = object()
+#: Callbacks that are compared without running anybody's code.
+_PLAIN = frozenset((FunctionType, Resolving))
 _current = CURRENT.get
 
 
@@ -80,11 +83,14 @@ class Ticket(pykka.Future[T]):
         """
         outcome = (result, None, None)
         try:
-            if self._slot.setdefault(_OUTCOME, outcome) is not outcome:
-                raise self._refusal()
-        finally:  # also if a Ctrl-C comes just here: what is written must wake its readers
-            if self._callbacks:
-                run_callbacks(self._callbacks, self)
+            is_ours = self._slot.setdefault(_OUTCOME, outcome) is outcome
+        except BaseException:
+            self._wake_if_written()
+            raise
+        if self._callbacks:
+            run_callbacks(self._callbacks, self)
+        if not is_ours:
+            raise self._refusal()
 
     def fail(self, error: BaseException) -> None:
         """Write an error, which `wait` will raise; otherwise as `complete`."""
@@ -130,9 +136,9 @@ class Ticket(pykka.Future[T]):
             raise TypeError(f"timeout must be a number of seconds or None, got {timeout!r}")
         gate = self._blocking.gate()
         wake = gate.open
-        self._call_back(wake)
         opened = False
         try:
+            self._call_back(wake)
             # Woken by the writer's callbacks.
             opened = gate.wait(timeout) if clock is None else clock.wait(gate, timeout)
         finally:
@@ -158,7 +164,7 @@ class Ticket(pykka.Future[T]):
         """
         if not callable(callback):
             raise TypeError(f"on_ready() takes something to call, got {callback!r}")
-        self._call_back(callback)
+        self._call_back(callback if type(callback) in _PLAIN else Entry(callback))
 
     def forget_ready(self, callback: Callable[[Ticket[T]], object]) -> None:
         """Take back, by identity, what was given to `on_ready`; without effect if it was called, or never given."""
@@ -264,19 +270,28 @@ class Ticket(pykka.Future[T]):
                 settle(joined, lambda: [each.wait(0) for each in tickets])
 
         for ticket in tickets:
-            ticket.on_ready(arrived)
+            resolve_from(ticket, arrived, joined)
         return joined
 
     def _derive(self, compute: Callable[[], M]) -> Ticket[M]:
         derived: Ticket[M] = Ticket(self._blocking)
-        self.on_ready(lambda _: settle(derived, compute))
+        resolve_from(self, lambda _: settle(derived, compute), derived)
         return derived
 
     def _write_error(self, error: BaseException, mark: object = None) -> bool:
         outcome = (mark, error, error.__traceback__)
         try:
-            return self._slot.setdefault(_OUTCOME, outcome) is outcome
-        finally:  # as in complete()
+            is_ours = self._slot.setdefault(_OUTCOME, outcome) is outcome
+        except BaseException:
+            self._wake_if_written()
+            raise
+        if self._callbacks:
+            run_callbacks(self._callbacks, self)
+        return is_ours
+
+    def _wake_if_written(self) -> None:
+        """Wake the readers after a Ctrl-C that came just before the write, or just after it."""
+        if self._slot.get(_OUTCOME) is not None:
             run_callbacks(self._callbacks, self)
 
     def has_failed(self) -> bool:
@@ -343,6 +358,20 @@ def settle(ticket: Ticket[T], compute: Callable[[], T]) -> bool:
     except BaseException as error:  # noqa: BLE001  whatever it is, it is the answer
         return write(ticket, error=error)
     return write(ticket, result)
+
+
+def resolve_from(source: Ticket[Any], resolve: Callable[[Ticket[Any]], object], *targets: Ticket[Any]) -> None:
+    """Have ``resolve(source)`` resolve other tickets; it is taken back when all of them are resolved before that."""
+    callback = Resolving(resolve)
+    source.on_ready(callback)
+
+    def take_back(_: Ticket[Any]) -> None:
+        if not source.is_ready() and all(target.is_ready() for target in targets):
+            source.forget_ready(callback)
+
+    if not source.is_ready():
+        for target in targets:
+            target.on_ready(Resolving(take_back))
 
 
 def wait_all(tickets: Iterable[Ticket[T]], timeout: float | None = None) -> list[T]:
