@@ -256,9 +256,17 @@ class ControlActor(pykka.ThreadingActor):
             if cause is None:
                 cause = _raised_by(self.on_stop)
             else:
-                failure = cause  # a name of its own for the closure
-                _raised_by(lambda: self.on_failure(type(failure), failure, failure.__traceback__))
+                self._clean_up_after(cause)
         return cause
+
+    def _clean_up_after(self, cause: BaseException) -> None:
+        """Call the hook that Pykka calls: ``on_stop`` if a handler raised something else than an ``Exception``."""
+        if issubclass(type(cause), Exception) or cause is self._cause:
+            hook, raised = "on_failure", _raised_by(lambda: self.on_failure(type(cause), cause, cause.__traceback__))
+        else:
+            hook, raised = "on_stop", _raised_by(self.on_stop)
+        if raised is not None:
+            report(logging.ERROR, "%s() of %s raised", hook, self._actor_ref, error=raised)
 
     def _serve(self) -> BaseException | None:
         get, handle = self._inbox.get, self._handle_receive

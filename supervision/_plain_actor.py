@@ -125,9 +125,8 @@ class PlainActor:
 
     def _wrap(self) -> None:
         hooked = self._hooked
-        set_up, handle_failure, receive, stop = (
+        set_up, receive, stop = (
             hooked._actor_loop_setup,  # noqa: SLF001  Pykka's extension points, pinned to its major version
-            hooked._handle_failure,  # noqa: SLF001  as above
             hooked._handle_receive,  # noqa: SLF001  as above
             self.actor.stop,
         )
@@ -139,21 +138,26 @@ class PlainActor:
             else:
                 self._entered()
 
-        def record_failure(kind: Any, error: BaseException | None, trace: Any) -> None:
-            self._record(error)
-            handle_failure(kind, error, trace)
+        def record_failure(_kind: Any, error: BaseException | None, _trace: Any) -> None:
+            # Not Pykka's own, which logs it too, without the name of the child.
+            if not self._record(error):
+                report(logging.ERROR, "a hook of %s raised", self._name, error=error)
+            pykka.ActorRegistry.unregister(self.actor.actor_ref)
+            self.actor.actor_stopped.set()
 
         def receive_alone(message: Any) -> Any:
-            if isinstance(message, _ActorStop) and not self._stops_itself:
-                self._was_asked = True
             try:
+                # By type(): the class of other people's objects may be a property that raises.
+                if type(message) is _ActorStop and not self._stops_itself:
+                    self._was_asked = True
                 return receive(message)
             except Exception:
                 raise
             except BaseException as error:  # isolates user code: Pykka would stop all actors
-                self._record(error)
-                pykka.ActorRegistry.unregister(self.actor.actor_ref)
-                self.actor.actor_stopped.set()
+                self._end_by(error)
+                in_hand = self._in_hand
+                if in_hand is None or in_hand.reply_to is None:
+                    return None  # raised, it would be a failure, for which Pykka has another hook
                 raise ActorDeadError(self._name, error) from error
 
         def stop_itself() -> None:
@@ -207,7 +211,8 @@ class PlainActor:
         try:
             self._hooked._actor_loop()  # noqa: SLF001  Pykka's own loop
         except BaseException as error:  # noqa: BLE001  isolates user code
-            self._record(error)
+            if not self._record(error):
+                report(logging.ERROR, "a hook of %s raised", self._name, error=error)
         self._finish()
 
     def _finish(self) -> None:
@@ -218,10 +223,25 @@ class PlainActor:
             report(logging.ERROR, "%s was ended by %s", self._name, describe(self._cause), error=self._cause)
         write(self.ended, ActorExit(self._name, self._cause, self._was_asked))
 
-    def _record(self, error: BaseException | None) -> None:
-        if self._cause is None and error is not None:  # the first is why; what its handling raises comes after it
+    def _end_by(self, error: BaseException) -> None:
+        """End after something worse than an ``Exception``; the hook is ``on_stop``, as in Pykka."""
+        has_stopped = self.actor.actor_stopped.is_set()
+        self._record(error)
+        if has_stopped:  # it was `on_stop` itself that raised
+            return
+        try:
+            self._hooked._stop()  # noqa: SLF001  Pykka's own
+        except BaseException as another:  # noqa: BLE001  isolates user code
+            report(logging.ERROR, "a hook of %s raised", self._name, error=another)
+
+    def _record(self, error: BaseException | None) -> bool:
+        """Note why it ends; false if that is known: the first is why, what its handling raises comes after it."""
+        if self._cause is not None:
+            return False
+        if error is not None:
             describe(error)
             self._cause = error
+        return True
 
     def _close_inbox(self) -> None:
         self._is_closed = True
