@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Self, final
 
-from loopwarden._log import report
+from loopwarden._log import describe, report
 from loopwarden.clock import Clock, resolve_clock
 from loopwarden.errors import MailboxConnectionError, MailboxError
 from loopwarden.mailbox._parameters import MAX_VISIBILITY
@@ -91,6 +91,9 @@ class LeaseExtender:
             self._next = self._end  # it is lost, and stays so
             report(logging.WARNING, "the lease of %s is lost: %s", self._message.id, error)
             return
+        except Exception as error:  # noqa: BLE001  a back end may be anybody's, and this is inside somebody's handler
+            report(logging.WARNING, "the lease of %s could not be extended, yet: %s", self._message.id, describe(error))
+            return
         self.extensions += 1
         self._next = now + timeout / 2
         self.ends_at = now + timeout
@@ -102,8 +105,8 @@ class LeaseExtender:
             return
         try:
             self._message.extend_visibility(min(left, MAX_VISIBILITY))
-        except MailboxError as error:
-            report(logging.WARNING, "the lease of %s could not be extended: %s", self._message.id, error)
+        except Exception as error:  # noqa: BLE001  a back end may be anybody's
+            report(logging.WARNING, "the lease of %s could not be extended: %s", self._message.id, describe(error))
             return
         self.extensions += 1
         self.ends_at = deadline

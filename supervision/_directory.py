@@ -103,13 +103,15 @@ class Directory:
         return self._results.get(child_id) or self.result_of(child_id, None)
 
     @staticmethod
-    def result_of(child_id: str, cause: BaseException | None, *, was_down: bool = False) -> ShutdownResult:
-        """Return how an end went of which only the cause is known, and whether it was before the stop."""
+    def result_of(
+        child_id: str, cause: BaseException | None, *, was_down: bool = False, duration: float = 0.0
+    ) -> ShutdownResult:
+        """Return how an end went that does not tell itself, and whether it was before the stop."""
         error = None if cause is None else describe(cause)
         return ShutdownResult(
             loop_name=child_id,
             clean_shutdown=cause is None,
-            duration=0.0,
+            duration=duration,
             error=error,
             abandoned=isinstance(cause, LoopAbandonedError) and not was_down,
         )
@@ -123,9 +125,11 @@ class Directory:
         while self._gone:
             self.forget_result(self._gone.pop())
 
-    def keep_result(self, child_id: str, life: Life | None, cause: BaseException | None) -> ShutdownResult:
+    def keep_result(
+        self, child_id: str, life: Life | None, cause: BaseException | None, duration: float
+    ) -> ShutdownResult:
         """Remember how an end went, in the child's own words if it tells."""
-        result = (None if life is None else life.result()) or self.result_of(child_id, cause)
+        result = (None if life is None else life.result()) or self.result_of(child_id, cause, duration=duration)
         self._results[child_id] = result
         self._causes[child_id] = cause
         return result

@@ -141,7 +141,7 @@ class Household:
             child.id: Directory.result_of(child.id, child.last_error, was_down=True)
             for child in self.family.roster.children.values()
         }
-        there = {tenure.spec.id: tenure.result_so_far() for tenure in self.tenures}
+        there = {tenure.spec.id: tenure.result_so_far(self._clock) for tenure in self.tenures}
         return tuple((results | there | self.endings).values())
 
     def kill(self, reason: str) -> None:
@@ -399,7 +399,7 @@ class Household:
         self._stops.ended(tenure.incarnation)
         self._wanted.pop(tenure.spec.id, None)
         self._in_hand = () if tenure.life is None else tenure.life.in_hand()
-        result = self.directory.keep_result(tenure.spec.id, tenure.life, cause)
+        result = self.directory.keep_result(tenure.spec.id, tenure.life, cause, tenure.stopping_for(self._clock))
         if self._closing is not None:
             self._closing.ended(tenure)
         if self.family.phase is Phase.STOPPING:

@@ -145,21 +145,6 @@ class PlainActor:
             pykka.ActorRegistry.unregister(self.actor.actor_ref)
             self.actor.actor_stopped.set()
 
-        def receive_alone(message: Any) -> Any:
-            try:
-                # By type(): the class of other people's objects may be a property that raises.
-                if type(message) is _ActorStop and not self._stops_itself:
-                    self._was_asked = True
-                return receive(message)
-            except Exception:
-                raise
-            except BaseException as error:  # isolates user code: Pykka would stop all actors
-                self._end_by(error)
-                in_hand = self._in_hand
-                if in_hand is None or in_hand.reply_to is None:
-                    return None  # raised, it would be a failure, for which Pykka has another hook
-                raise ActorDeadError(self._name, error) from error
-
         def stop_itself() -> None:
             self._stops_itself = True
             stop()
@@ -167,9 +152,24 @@ class PlainActor:
         hooked._actor_loop_teardown = lambda: None  # noqa: SLF001  as above; `_finish` answers what is left, with the cause
         hooked._actor_loop_setup = set_up_and_tell  # noqa: SLF001  as above
         hooked._handle_failure = record_failure  # noqa: SLF001  as above
-        hooked._handle_receive = receive_alone  # noqa: SLF001  as above
+        hooked._handle_receive = lambda message: self._receive_alone(receive, message)  # noqa: SLF001  as above
         hooked.stop = stop_itself
         self._wrap_inbox()
+
+    def _receive_alone(self, receive: Callable[[Any], Any], message: Any) -> Any:
+        try:
+            # By type(): the class of other people's objects may be a property that raises.
+            if type(message) is _ActorStop and not self._stops_itself:
+                self._was_asked = True
+            return receive(message)
+        except Exception:
+            raise
+        except BaseException as error:  # isolates user code: Pykka would stop all actors
+            self._end_by(error)
+            in_hand = self._in_hand
+            if in_hand is None or in_hand.reply_to is None:
+                return None  # raised, it would be a failure, for which Pykka has another hook
+            raise ActorDeadError(self._name, error) from error
 
     def _wrap_inbox(self) -> None:
         inbox = cast("Any", self.actor.actor_inbox)

@@ -63,6 +63,8 @@ class Tenure:
     beginning: Beginning | None = None
     has_entered: bool = False
     is_stopping: bool = False
+    #: When it was asked to end, in monotonic seconds.
+    stopping_since: float | None = None
     is_abandoned: bool = False
     #: Why it was abandoned.
     reason: str = ""
@@ -134,6 +136,8 @@ class Tenure:
     def stop(self, wanted: float, clock: Clock, most: float = math.inf) -> None:
         """Ask for the end, within what the spec allows, or ``wanted`` seconds if that is more, but never ``most``."""
         self.is_stopping = True
+        if self.stopping_since is None:
+            self.stopping_since = clock.monotonic()
         patience = min(self.patience(wanted), most)
         if self.life is not None:
             # A supervisor below is not cut short, but its children are told how long they have.
@@ -171,11 +175,17 @@ class Tenure:
         if self._timer is not None:
             self._timer.cancel()
 
-    def result_so_far(self) -> ShutdownResult:
+    def stopping_for(self, clock: Clock) -> float:
+        """Return the seconds since it was asked to end; 0 if nobody has."""
+        return 0.0 if self.stopping_since is None else clock.monotonic() - self.stopping_since
+
+    def result_so_far(self, clock: Clock) -> ShutdownResult:
         """Say how it stands with one that has not ended."""
         in_hand = () if self.life is None else self.life.in_hand()
         fates = tuple(MessageFate(message_id=each.message_id, fate="extended") for each in in_hand)
-        return ShutdownResult(loop_name=self.spec.id, clean_shutdown=False, duration=0.0, fates=fates)
+        return ShutdownResult(
+            loop_name=self.spec.id, clean_shutdown=False, duration=self.stopping_for(clock), fates=fates
+        )
 
     @property
     def is_supervisor(self) -> bool:

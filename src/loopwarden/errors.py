@@ -14,7 +14,7 @@
     │   ├── ChildExistsError               you: the id is taken
     │   ├── ChildNotFoundError             you: there is no such child
     │   ├── ChildBusyError                 you: the child is running, or about to; terminate it first
-    │   ├── ChildUnavailableError          time: nobody is behind the ref now; it says until when
+    │   ├── ChildUnavailableError          time: nobody is behind the ref now (also pykka.ActorDeadError)
     │   ├── InvalidChildError              you: a child that this supervisor cannot have (also ValueError)
     │   ├── StartFailed                    the child: its factory, its constructor or its start raised
     │   ├── StillRunningError              the daemon: it did not stop within the deadline
@@ -138,7 +138,8 @@ class ActorDeadError(ActorError, pykka.ActorDeadError):
     """
 
     def __init__(self, actor: str, cause: BaseException | None = None) -> None:
-        super().__init__(f"{actor} has ended" + ("" if cause is None else f": {describe(cause)}"))
+        # The first words are Pykka's.
+        super().__init__(f"{actor} not found: it has ended" + ("" if cause is None else f": {describe(cause)}"))
         self.actor = actor
         self.__cause__ = cause
 
@@ -228,8 +229,10 @@ class ChildBusyError(SupervisionError):
         self.state = state
 
 
-class ChildUnavailableError(SupervisionError):
-    """Nobody is behind the ref now.
+class ChildUnavailableError(SupervisionError, pykka.ActorDeadError):
+    """Nobody is behind the ref now: the actor that was there has ended, and the next, if there will be one, is not up.
+
+    It is Pykka's error for a dead actor, so that code that was written for Pykka's refs takes a child's ref as well.
 
     Attributes:
         state: What the child is doing.

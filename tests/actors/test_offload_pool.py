@@ -107,7 +107,7 @@ def test_what_is_refused_never_runs_and_its_ticket_says_so() -> None:
     pool = OffloadPool("renders")
     pool.close()
 
-    with pytest.raises(ActorDeadError, match="OffloadPool 'renders' has ended"):
+    with pytest.raises(ActorDeadError, match="OffloadPool 'renders' not found: it has ended"):
         pool.submit(ran.append, 1).wait(60)
     assert (ran, pool.refused) == ([], 1)
 
@@ -168,7 +168,7 @@ def test_what_is_accepted_just_before_the_pool_is_given_up_never_runs(
     ran: list[int] = []
     ticket = pool.submit(ran.append, 1, timeout=5)
 
-    with pytest.raises(ActorDeadError, match="OffloadPool 'late' has ended"):
+    with pytest.raises(ActorDeadError, match="OffloadPool 'late' not found: it has ended"):
         ticket.wait(60)
     assert (pool.in_flight, wait_no_threads(), ran) == (0, [], [])
 
@@ -181,7 +181,7 @@ def test_a_pool_that_is_given_up_while_a_thread_is_started_leaves_no_thread() ->
     ran: list[int] = []
     ticket = pool.submit(ran.append, 1)
 
-    with pytest.raises(ActorDeadError, match="OffloadPool 'late' has ended"):
+    with pytest.raises(ActorDeadError, match="OffloadPool 'late' not found: it has ended"):
         ticket.wait(60)
     assert (pool.in_flight, wait_no_threads(), ran) == (0, [], [])
 

@@ -91,3 +91,46 @@ def test_a_back_off_is_a_value() -> None:
     values: set[Any] = {Backoff(), Backoff(), Backoff(jitter=0)}
 
     assert len(values) == 2
+
+
+class Foreign:
+    """The back end of somebody else, which raises errors of its own when a lease is to be extended."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self.is_broken = True
+
+    def settle_extend(self, message: Any, timeout: float) -> None:
+        if self.is_broken:
+            raise OSError("the broker's own library raised")
+        self._inner.settle_extend(message, timeout)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+def test_beat_raises_nothing_of_a_foreign_back_end_and_extends_the_lease_with_the_next_one() -> None:
+    clock = FakeClock()
+    _, message, heartbeat = leased(clock, 10)
+    message.courier = foreign = Foreign(message.courier)
+
+    with LeaseExtender(message, heartbeat, lease=10, clock=clock) as extender:
+        clock.advance(6)
+        heartbeat.beat()
+        failed = extender.extensions
+        foreign.is_broken = False
+        heartbeat.beat()
+
+    assert (failed, extender.extensions) == (0, 1)
+    message.acknowledge()
+
+
+def test_extend_until_raises_nothing_of_a_foreign_back_end() -> None:
+    clock = FakeClock()
+    _, message, heartbeat = leased(clock, 10)
+    message.courier = Foreign(message.courier)
+
+    with LeaseExtender(message, heartbeat, lease=10, clock=clock) as extender:
+        extender.extend_until(clock.monotonic() + 30)
+
+    assert extender.extensions == 0

@@ -45,9 +45,9 @@ class Hooked:
     def on_stop(self) -> None:
         self._note("on_stop")
 
-    def on_failure(self, kind: Any, error: Any, trace: Any) -> None:
-        assert trace is not None
-        self._note("on_failure", kind.__name__, repr(error))
+    def on_failure(self, exception_type: Any, exception_value: Any, traceback: Any) -> None:
+        assert traceback is not None
+        self._note("on_failure", exception_type.__name__, repr(exception_value))
 
     def on_receive(self, message: Any) -> Any:
         raise message
@@ -170,9 +170,7 @@ def test_actor_that_a_base_exception_ends_calls_on_stop_once(how: Any, run: Any)
 
 @pytest.mark.parametrize("run", [on_supervised, on_ours])
 @pytest.mark.parametrize("hook", ["on_failure", "on_stop"])
-def test_what_a_hook_of_an_ended_actor_raises_is_logged(
-    hook: str, run: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_a_hook_of_an_ended_actor_raises_is_logged(hook: str, run: Any, caplog: pytest.LogCaptureFixture) -> None:
     cause = ValueError("told") if hook == "on_failure" else Worse("told")
 
     run(tell(cause), {hook: KeyError("in the hook")})

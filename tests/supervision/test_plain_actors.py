@@ -646,3 +646,57 @@ def test_the_end_of_all_actors_of_the_process_was_asked_for() -> None:
 
         assert boss.ended.wait(timeout=60).cause is None
     assert wait_no_threads() == []
+
+
+def test_shutdown_result_of_a_plain_actor_says_how_long_its_end_took(clock: FakeClock) -> None:
+    with supervising(children=(ChildSpec(id="plain", actor=Plain, shutdown=10.0),)) as boss, Hold() as hold:
+        child = boss.child("plain")
+        child.tell(hold)
+        hold.wait_reached()
+        result = child.send(ShutdownRequest(timeout=10.0))
+        boss.children()  # answered after the request
+
+        clock.advance(2.9)
+        hold.release()
+
+        assert result.wait(60).duration == pytest.approx(2.9)
+
+
+def test_shutdown_result_of_a_supervisor_says_how_long_each_plain_actor_took(clock: FakeClock) -> None:
+    with supervising(children=(ChildSpec(id="plain", actor=Plain, shutdown=10.0),)) as boss, Hold() as hold:
+        boss.child("plain").tell(hold)
+        hold.wait_reached()
+        result = boss.send(ShutdownRequest(timeout=10.0))
+        boss.send(HealthCheckRequest()).wait(60)  # answered after the request
+
+        clock.advance(2.9)
+        hold.release()
+
+        assert [child.duration for child in result.wait(60).children] == pytest.approx([2.9])
+
+
+def test_child_ref_raises_pykkas_error_for_a_dead_actor_while_nobody_is_behind_it() -> None:
+    with supervising(children=(ChildSpec(id="plain", actor=Plain),)) as boss:
+        child = boss.child("plain")
+        child.stop()
+
+        for use in (lambda: child.tell("hello"), lambda: child.ask("hello"), child.proxy):
+            with pytest.raises(pykka.ActorDeadError) as caught:
+                use()
+            assert isinstance(caught.value, ChildUnavailableError)
+
+
+def test_actor_dead_error_reads_like_pykkas() -> None:
+    with supervising(children=(ChildSpec(id="plain", actor=Plain),)) as boss:
+        ours = boss
+        bare = Plain.start()
+        bare.stop()
+
+        with pytest.raises(pykka.ActorDeadError, match=r"not found") as pykkas:
+            bare.tell("hello")
+        ours.stop()
+        with pytest.raises(pykka.ActorDeadError) as caught:
+            ours.tell("hello")
+
+    assert str(pykkas.value) == f"{bare} not found"
+    assert str(caught.value).startswith(f"{ours} not found")
