@@ -16,7 +16,7 @@ from loopwarden.actors._mailbox_worker import MailboxWorker
 from loopwarden.actors._shift import Shift
 from loopwarden.actors._work_budget import WorkBudget, check_budget
 from loopwarden.clock import Clock, resolve_clock
-from loopwarden.mailbox import InMemoryMailbox
+from loopwarden.mailbox._in_memory import make_message
 from loopwarden.mailbox._parameters import MAX_VISIBILITY, check_loop
 
 if TYPE_CHECKING:
@@ -239,10 +239,7 @@ class MailboxLoop(Generic[T]):
 
     def process(self, body: T) -> object:
         """Return what the handler makes of ``body``, as a message that comes from no mailbox of yours."""
-        box: InMemoryMailbox[T, Any] = InMemoryMailbox("process", clock=self._clock)
-        box.send(body)
-        [message] = box.receive()
-        return self._handler(message)
+        return self._handler(make_message(body, self._clock))
 
     # SupportsPause.
 

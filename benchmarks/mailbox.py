@@ -22,8 +22,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from _harness import Report, interleaved, pin_to_one_core
+from pydantic import BaseModel, TypeAdapter
 
 from loopwarden.mailbox import InMemoryMailbox, SqliteMailbox
+from loopwarden.mailbox._codec import Codec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
@@ -118,6 +120,31 @@ def against_weakincentives(report: Report) -> None:
     for batch in (1, 10):
         ours, other = partial(boxed, Box, batch), partial(boxed, theirs.InMemoryMailbox, batch)
         report.faster(f"in memory: batch {batch}, to weakincentives", ours, other, at_least=5)
+
+
+# Bodies: what it costs to be sure that they come back.
+
+
+class Order(BaseModel):
+    """A plain model."""
+
+    number: int
+    customer: str
+    total: float
+
+
+def codec_cost(report: Report) -> None:
+    """Print what our codec takes beside pydantic's own writing; the bare writer checks nothing."""
+    order = Order(number=1, customer="somebody", total=9.5)
+    for what, kind, body in (("str", str, "resize"), ("a plain model", Order, order), ("a dict", Any, {"a": [1, "b"]})):
+        codec: Codec[Any] = Codec("bench", kind)
+        ours, bare = partial(_repeat, codec.encode, body), partial(_repeat, TypeAdapter[Any](kind).dump_json, body)
+        report.share(f"codec: {what}, in a bare TypeAdapter.dump_json", ours, bare, at_most=2)
+
+
+def _repeat(write: Call, body: object) -> None:
+    for _ in range(IN_MEMORY):
+        write(body)
 
 
 # Several threads.
@@ -341,7 +368,7 @@ def main(arguments: Sequence[str]) -> None:
         return
     report = Report()
     print(f"mailboxes, {pin_to_one_core()}")
-    for part in (one_thread, against_weakincentives, several_threads, on_disk, flat, hand_over):
+    for part in (one_thread, codec_cost, against_weakincentives, several_threads, on_disk, flat, hand_over):
         part(report)
     report.exit()
 

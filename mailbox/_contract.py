@@ -14,6 +14,11 @@ deadline, or a dead letter. The rules that `loopwarden.testing.MailboxContract` 
 - Wake-up: a receive that waits returns as soon as anything is there, at the latest after its wait, and at once when
   its token is stopped or the mailbox is closed.
 - Batch: a receive returns what is there, up to ``max_messages``; it does not wait for more.
+- Bodies: what `send` accepts, `receive` gives back, equal and of the same types, on every back end: a body as its type
+  has it, so that a dict sent to a mailbox of models is a model. What would come back as another body, or not at all, is
+  refused with `SerializationError`: a subclass of what the type names, a secret, what is excluded or private and not as
+  it is by default, nan and the infinities unless the type writes them, a string in a union that is read as a date,
+  more than 200 levels, more than 4,300 digits; and without a type all that JSON does not have. So are replies.
 """
 
 from __future__ import annotations
@@ -96,7 +101,7 @@ class Mailbox(Protocol[T, R]):
         Raises:
             MailboxClosedError: if the mailbox is closed.
             MailboxFullError: if it is bounded, and full until ``timeout``.
-            SerializationError: if the body does not fit.
+            SerializationError: if the body does not fit, or would not come back as it is.
             InvalidParameterError: if anything else does not.
         """
         ...

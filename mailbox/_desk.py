@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, final
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 
 from loopwarden.errors import MailboxClosedError, MailboxError, ReceiptHandleExpiredError, SerializationError
 from loopwarden.mailbox._admission import Admission
@@ -68,7 +68,8 @@ class Desk(Generic[T, R]):
         self,
         name: str,
         clock: Clock,
-        codec: Codec[T] | None,
+        codec: Codec[T],
+        reply_codec: Codec[R],
         *,
         roundtrip: bool,
         max_deliveries: int | None,
@@ -78,6 +79,7 @@ class Desk(Generic[T, R]):
     ) -> None:
         self._name = name
         self._codec = codec
+        self._reply_codec = reply_codec
         #: Whether bodies are kept as JSON.
         self.roundtrip = roundtrip
         self._resolver = resolver
@@ -164,8 +166,6 @@ class Desk(Generic[T, R]):
 
     def encode(self, body: T) -> Any:
         """Return what is kept for ``body``; needs no lock."""
-        if self._codec is None:
-            return body
         return self._codec.encode(body) if self.roundtrip else self._codec.check(body)
 
     def take_fresh(self, limit: int, visibility_timeout: float, token: Token | None) -> list[Message[T, R]]:
@@ -324,7 +324,8 @@ class Desk(Generic[T, R]):
         """Do what `Message.reply` says."""
         with self.lock, self.mending:
             self._check_holds(message)
-        return reply_target(self._name, message, self._resolver).send(body, headers={"in-reply-to": message.id})
+        target = reply_target(self._name, message, self._resolver)
+        return target.send(self._reply_codec.check(body), headers={"in-reply-to": message.id})
 
     def _check_holds(self, message: Message[T, R], *, even_if_fenced: bool = False) -> tuple[Entry, float]:
         """Refuse a delivery that is over. Return the message's entry, and the time."""
@@ -366,8 +367,9 @@ class Desk(Generic[T, R]):
         """Return what is kept of the body of a letter that comes back."""
         if letter.raw is not None:
             return letter.raw
-        return cast("Codec[T]", self._codec).encode(cast("T", letter.body)) if self.roundtrip else letter.body
+        body: Any = letter.body
+        return self._codec.encode(body) if self.roundtrip else body
 
     def body(self, entry: Entry) -> Any:
         """Return the body that an entry keeps."""
-        return cast("Codec[T]", self._codec).decode(entry.body) if self.roundtrip else entry.body
+        return self._codec.decode(entry.body) if self.roundtrip else entry.body

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from loopwarden.mailbox._dead_letter import DeadLetter
     from loopwarden.mailbox._message import Message
 
-__all__ = ["InMemoryMailbox"]
+__all__ = ["InMemoryMailbox", "make_message"]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -85,6 +85,9 @@ class _InheritedLock:
 class InMemoryMailbox(Generic[T, R]):
     """A `Mailbox` in this process; bodies are validated and kept as they are.
 
+    A body that JSON cannot carry is refused all the same, as by a mailbox that writes it: what works with one of them
+    works with the others.
+
     >>> jobs: InMemoryMailbox[str, None] = InMemoryMailbox("jobs")
     >>> _ = jobs.send("resize")
     >>> [message] = jobs.receive()
@@ -97,6 +100,7 @@ class InMemoryMailbox(Generic[T, R]):
     Args:
         name: What it is called.
         body: The type of the bodies, if they are to be validated.
+        reply: The type of the replies, likewise.
         max_deliveries: How often a message is delivered before it is a dead letter; None for ever.
         max_size: How many messages it holds at most, if there is a limit.
         roundtrip: Write and read each body as JSON, as a back end with a wire would.
@@ -109,6 +113,7 @@ class InMemoryMailbox(Generic[T, R]):
         name: str = "default",
         *,
         body: Any = Any,
+        reply: Any = Any,
         max_deliveries: int | None = 5,
         max_size: int | None = None,
         roundtrip: bool = False,
@@ -121,13 +126,16 @@ class InMemoryMailbox(Generic[T, R]):
         check_limits(name, max_deliveries, max_size)
         self._clock = clock
         self._monotonic, self._wall = clock.monotonic, clock.wall  # bound once: asked with every message
-        self._is_plain = body is Any and not roundtrip
+        codec: Codec[T] = Codec(name, body)
+        # Asked with every message: whether its body needs no codec.
+        self._is_sure: Callable[[T], bool] = _never if roundtrip else codec.is_sure
         self._is_roomy = max_size is None and not roundtrip
         #: Where the messages are; for this package only.
         self.desk: Desk[T, R] = Desk(
             name,
             clock,
-            None if self._is_plain else Codec(name, body),
+            codec,
+            Codec(name, reply, "reply"),
             roundtrip=roundtrip,
             max_deliveries=max_deliveries,
             max_size=max_size,
@@ -175,7 +183,7 @@ class InMemoryMailbox(Generic[T, R]):
     ) -> str:
         """Send one message; see `Mailbox.send`."""
         desk = self.desk
-        stored = body if self._is_plain else desk.encode(body)
+        stored = body if self._is_sure(body) else desk.encode(body)
         # Nearly every message goes this way. Compared with 0, so that what is no number goes the other, and is refused.
         if reply_to is None and headers is None and delay == 0 and timeout == 0 and dedup_id is None and self._is_roomy:
             with self._lock:
@@ -400,6 +408,20 @@ class InMemoryMailbox(Generic[T, R]):
         return (
             f"<InMemoryMailbox {self._name!r}, {self.desk.shelf.size} messages{', closed' if self.desk.closed else ''}>"
         )
+
+
+def _never(_body: object) -> bool:
+    return False
+
+
+def make_message(body: T, clock: Clock) -> Message[T, Any]:
+    """Return a message that comes from no mailbox; its body may be anything."""
+    box: InMemoryMailbox[T, Any] = InMemoryMailbox("process", clock=clock)
+    entry = Entry("", body, clock.wall())
+    box.desk.number([entry])
+    box.desk.place([entry], None)
+    [message] = box.receive()
+    return message
 
 
 # What a fork finds. Weak, or none would be dropped.

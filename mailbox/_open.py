@@ -64,20 +64,20 @@ def open_mailbox(url: str, *, body: Any = Any, reply: Any = Any, **options: Any)
 
     Raises:
         InvalidParameterError: if the URL names no mailbox that can be opened, or one in memory that is open already
-            with another type of bodies or with other options; who gives none gets it as it is.
+            with another type of bodies or of replies, or with other options; who gives none gets it as it is.
     """
     parts = urlsplit(url)
     if parts.scheme == "memory" and parts.netloc:
-        return _open_in_memory(unquote(parts.netloc + parts.path), body, options)
+        types = {name: kind for name, kind in (("body", body), ("reply", reply)) if kind is not Any}
+        return _open_in_memory(unquote(parts.netloc + parts.path), {**types, **options})
     if parts.scheme == "sqlite" and parts.path and not parts.netloc:
         name = unquote(parts.fragment) or "default"
         return SqliteMailbox(unquote(parts.path), name, body=body, reply=reply, **options)
     raise InvalidParameterError(url, "url", url, "like memory://jobs or sqlite:///path/to/file#jobs")
 
 
-def _open_in_memory(name: str, body: Any, options: dict[str, Any]) -> InMemoryMailbox[Any, Any]:
+def _open_in_memory(name: str, asked: dict[str, Any]) -> InMemoryMailbox[Any, Any]:
     check_new_name(name)
-    asked = options if body is Any else {"body": body, **options}
     with _lock:
         clock = current_clock()
         names = _in_memory if clock is SYSTEM_CLOCK else vars(clock).setdefault(_AT_CLOCK, {})

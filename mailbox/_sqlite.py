@@ -107,6 +107,7 @@ class SqliteMailbox(Generic[T, R]):
         self._name = check_new_name(name)
         check_limits(name, max_deliveries, max_size)
         self._codec: Codec[T] = Codec(name, body)
+        self._reply_codec: Codec[R] = Codec(name, reply, "reply")
         self._reply_type = reply
         self._max_size = max_size
         self._synchronous = synchronous
@@ -324,7 +325,7 @@ class SqliteMailbox(Generic[T, R]):
     def _send_reply(self, message: Message[T, R], body: R) -> str:
         target = reply_target(self._name, message, self._find)
         try:
-            return target.send(body, headers={"in-reply-to": message.id})
+            return target.send(self._reply_codec.check(body), headers={"in-reply-to": message.id})
         finally:
             target.close()
 

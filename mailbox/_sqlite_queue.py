@@ -133,6 +133,8 @@ class SqliteQueue(Generic[B]):
         self._max_deliveries = max_deliveries
         self._read = read
         self._reply = reply
+        # Messages that were buried unread, by id, with the reason, and are not told of yet; under the lock.
+        self._unread: list[tuple[str, str, str]] = []
 
     @property
     def name(self) -> str:
@@ -146,6 +148,7 @@ class SqliteQueue(Generic[B]):
 
     def take(self, limit: int, visibility_timeout: float, token: Token | None) -> list[Message[B, Any]]:
         """Lease up to ``limit`` visible messages; one that was delivered before comes alone."""
+        self._unread.clear()  # what an error has undone
         with self._unflushed_step as cursor, cursor.connection:
             now = self._wall()
             due = now + visibility_timeout
@@ -169,6 +172,11 @@ class SqliteQueue(Generic[B]):
                     cursor.executemany(_LEASE, leased)
                     return messages
         return []
+
+    def take_unread(self) -> list[tuple[str, str, str]]:
+        """Return what the last `take` has buried unread: the id of each, the reason, and what was wrong with it."""
+        unread, self._unread = self._unread, []
+        return unread
 
     def next_due(self) -> float | None:
         """Return when the next lease or delay ends, in wall time."""
@@ -321,13 +329,18 @@ class SqliteQueue(Generic[B]):
         try:
             body = self._read(row)
         except SerializationError as error:
-            self.bury(cursor, 0, row.sequence, "its body cannot be read", str(error))
+            self._bury_unread(cursor, row, "its body cannot be read", error)
             return None
         except UNREADABLE as error:
-            self.bury(cursor, 0, row.sequence, "its headers cannot be read", str(error))
+            self._bury_unread(cursor, row, "its headers cannot be read", error)
             return None
         record = row if row.source is None else _readable(row)
         return Message(self, record, body, row.count + 1, row.receipt + 1, token)
+
+    def _bury_unread(self, cursor: sqlite3.Cursor, row: Row, reason: str, error: Exception) -> None:
+        text = str(error)
+        self.bury(cursor, 0, row.sequence, reason, text)
+        self._unread.append((row.id, reason, text))
 
 
 def _is_good(message: Message[Any, Any], now: float, *, even_if_fenced: bool = False) -> bool:

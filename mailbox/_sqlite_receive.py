@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from loopwarden._log import report
 from loopwarden.errors import MailboxClosedError
 from loopwarden.mailbox._parameters import check_receive
 from loopwarden.mailbox._token import Token, wait_with
@@ -38,6 +40,7 @@ def receive(  # noqa: PLR0917  one caller for messages, one for letters
     deadline = clock.monotonic() + wait_time_seconds
     gate: Gate | None = None
     waiters = queue.waiters
+    unread: list[tuple[str, str, str]] = []
     try:
         while True:
             with store.lock:
@@ -46,6 +49,7 @@ def receive(  # noqa: PLR0917  one caller for messages, one for letters
                     raise MailboxClosedError(queue.name)  # noqa: TRY301  it passes the clean-up below as it should
                 is_stopped = token is not None and token.stopped
                 messages = [] if is_stopped else queue.take(max_messages, visibility_timeout, token)
+                unread = queue.take_unread()
                 if messages:
                     waiters.wake_one()  # there may be more, or something due sooner than the others know
                     return messages
@@ -60,9 +64,19 @@ def receive(  # noqa: PLR0917  one caller for messages, one for letters
                 due = queue.next_due()
                 until_due = RECHECK if due is None else max(0.0, due - clock.wall())
                 waiters.park(gate)  # without an alarm: it looks again soon enough by itself
+            unread = _tell(queue.name, unread)
             wait_with(clock, gate, min(left, until_due, RECHECK), token)  # woken by a send, a bell, close, or time
     except BaseException:
         with store.lock:
             if gate is not None and not waiters.leave(gate):
                 waiters.wake_one()
         raise
+    finally:
+        _tell(queue.name, unread)
+
+
+def _tell(mailbox: str, unread: list[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
+    """Log what was buried unread; not under the lock, because logging is other people's code."""
+    for message_id, reason, error in unread:
+        report(logging.WARNING, "mailbox %r: message %s is a dead letter, %s: %s", mailbox, message_id, reason, error)
+    return []

@@ -60,9 +60,9 @@ def evaluation(
 
 
 def test_a_sample_that_has_a_result_is_not_run_again_and_its_result_is_sent_again() -> None:
-    samples: InMemoryMailbox[Any, Any] = InMemoryMailbox("samples")
-    results: InMemoryMailbox[Any, Any] = InMemoryMailbox("results")
-    asked: InMemoryMailbox[Any, Any] = InMemoryMailbox("asked")
+    samples: InMemoryMailbox[Any, Any] = InMemoryMailbox("samples", body=Sample, reply=EvalResult)
+    results: InMemoryMailbox[Any, Any] = InMemoryMailbox("results", body=EvalResult)
+    asked: InMemoryMailbox[Any, Any] = InMemoryMailbox("asked", body=EvalResult)
     with Session.open("eval", [EVAL_PROGRESS]) as session:
         session.dispatch(SampleScored(EvalResult(sample_id="known", output=7, score=0.5))).wait(60)
         answers, loop = evaluation(session, samples, results)
@@ -84,8 +84,8 @@ def test_a_sample_that_has_a_result_is_not_run_again_and_its_result_is_sent_agai
 
 
 def test_of_two_results_of_one_sample_the_first_stands_for_everybody() -> None:
-    samples: InMemoryMailbox[Any, Any] = InMemoryMailbox("samples")
-    results: InMemoryMailbox[Any, Any] = InMemoryMailbox("results")
+    samples: InMemoryMailbox[Any, Any] = InMemoryMailbox("samples", body=Sample, reply=EvalResult)
+    results: InMemoryMailbox[Any, Any] = InMemoryMailbox("results", body=EvalResult)
     with Session.open("eval", [EVAL_PROGRESS]) as session:
 
         class Overtaken(Doubling):
@@ -109,8 +109,8 @@ def simulation() -> Iterator[Simulation]:
 def test_eval_loop_whose_session_is_away_costs_no_deliveries_and_runs_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    samples: InMemoryMailbox[Any, Any] = InMemoryMailbox("samples")
-    results: InMemoryMailbox[Any, Any] = InMemoryMailbox("results")
+    samples: InMemoryMailbox[Any, Any] = InMemoryMailbox("samples", body=Sample, reply=EvalResult)
+    results: InMemoryMailbox[Any, Any] = InMemoryMailbox("results", body=EvalResult)
     session = Session.open("eval", [EVAL_PROGRESS], journal=tmp_path / "eval.db")
     session.close(timeout=5)
     samples.send(Sample(id="one", input=1, expected=2))
@@ -138,7 +138,7 @@ def test_eval_loop_whose_session_is_away_costs_no_deliveries_and_runs_nothing(
 
 
 def test_an_error_is_a_result_and_is_kept_too(tmp_path: Path) -> None:
-    samples: InMemoryMailbox[Any, Any] = InMemoryMailbox("samples")
+    samples: InMemoryMailbox[Any, Any] = InMemoryMailbox("samples", body=Sample, reply=EvalResult)
     journal = tmp_path / "eval.db"
     samples.send(Sample(id="raises", input=1, expected=2))
     with Session.open("eval", [EVAL_PROGRESS], journal=journal) as session:
@@ -151,7 +151,7 @@ def test_an_error_is_a_result_and_is_kept_too(tmp_path: Path) -> None:
 
 
 def test_eval_loop_that_waits_for_its_session_is_woken_by_a_stop(clock: FakeClock) -> None:
-    samples: InMemoryMailbox[Any, Any] = InMemoryMailbox("samples")
+    samples: InMemoryMailbox[Any, Any] = InMemoryMailbox("samples", body=Sample, reply=EvalResult)
     session = Session.open("eval", [EVAL_PROGRESS])
     session.close(timeout=5)
     samples.send(Sample(id="one", input=1, expected=2))
@@ -210,8 +210,8 @@ def test_what_the_session_cannot_keep_is_a_result_with_that_error_and_is_run_onc
             return output
 
     clock = FakeClock()
-    samples: InMemoryMailbox[Any, Any] = InMemoryMailbox("samples", clock=clock)
-    results: InMemoryMailbox[Any, Any] = InMemoryMailbox("results", clock=clock)
+    samples: InMemoryMailbox[Any, Any] = InMemoryMailbox("samples", body=Sample, reply=EvalResult, clock=clock)
+    results: InMemoryMailbox[Any, Any] = InMemoryMailbox("results", body=EvalResult, clock=clock)
     samples.send(Sample(id="odd", input=1, expected=2))
     answers, journal = Odd(), tmp_path / "eval.db"
     with Session.open("eval", [EVAL_PROGRESS], journal=journal) as session:
@@ -240,7 +240,7 @@ def test_an_output_is_plain_data_in_the_session_before_a_restart_as_after_it(
         def respond(self, request: int) -> Any:
             return output
 
-    samples: InMemoryMailbox[Any, Any] = InMemoryMailbox("samples")
+    samples: InMemoryMailbox[Any, Any] = InMemoryMailbox("samples", body=Sample, reply=EvalResult)
     samples.send(Sample(id="rich", input=1, expected=2))
     journal = tmp_path / "eval.db"
     with Session.open("eval", [EVAL_PROGRESS], journal=journal) as session:
@@ -254,8 +254,8 @@ def test_an_output_is_plain_data_in_the_session_before_a_restart_as_after_it(
 
 def test_a_supervised_session_is_taken_by_its_stable_ref(tmp_path: Path) -> None:
     spec = ChildSpec(id="eval", start=lambda: Session("eval", [EVAL_PROGRESS], journal=tmp_path / "eval.db"))
-    samples: InMemoryMailbox[Any, Any] = InMemoryMailbox("samples")
-    results: InMemoryMailbox[Any, Any] = InMemoryMailbox("results")
+    samples: InMemoryMailbox[Any, Any] = InMemoryMailbox("samples", body=Sample, reply=EvalResult)
+    results: InMemoryMailbox[Any, Any] = InMemoryMailbox("results", body=EvalResult)
     samples.send(Sample(id="one", input=1, expected=2))
     boss = Supervisor.start("boss", children=[spec])
     session = boss.child("eval")
@@ -273,7 +273,11 @@ def test_a_session_without_the_slice_is_refused_before_anything_is_run() -> None
         Session.open("eval", [Slice(SampleScored(EvalResult(sample_id="", score=0.0)))]) as session,
         pytest.raises(ValueError, match="Session 'eval' has no EvalProgress: give EVAL_PROGRESS"),
     ):
-        evaluation(session, InMemoryMailbox("samples"), InMemoryMailbox("results"))
+        evaluation(
+            session,
+            InMemoryMailbox("samples", body=Sample, reply=EvalResult),
+            InMemoryMailbox("results", body=EvalResult),
+        )
 
 
 # Evaluates until nothing is left. Writes a line when a sample is run, so that whoever kills it knows how far it is.

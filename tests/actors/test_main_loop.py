@@ -78,9 +78,11 @@ def test_process_answers_one_request() -> None:
 
 
 def test_an_eval_loop_scores_what_a_main_loop_answers_and_an_error_is_a_result() -> None:
-    samples: InMemoryMailbox[Sample[int, int], EvalResult[int]] = InMemoryMailbox("samples")
-    results: InMemoryMailbox[EvalResult[int], None] = InMemoryMailbox("results")
-    asked: InMemoryMailbox[EvalResult[int], None] = InMemoryMailbox("asked")
+    samples: InMemoryMailbox[Sample[int, int], EvalResult[int]] = InMemoryMailbox(
+        "samples", body=Sample, reply=EvalResult
+    )
+    results: InMemoryMailbox[EvalResult[int], None] = InMemoryMailbox("results", body=EvalResult)
+    asked: InMemoryMailbox[EvalResult[int], None] = InMemoryMailbox("asked", body=EvalResult)
     loop = EvalLoop(
         Doubling(InMemoryMailbox("requests")), lambda output, expected: float(output == expected), samples, results
     )
@@ -109,7 +111,7 @@ def test_an_eval_loop_refuses_what_it_cannot_use(options: dict[str, Any], culpri
     good: dict[str, Any] = {"loop": Doubling(InMemoryMailbox("requests")), "evaluator": max, "session": None}
 
     with pytest.raises(TypeError, match=f"{culprit}.*, got 3"):
-        EvalLoop(samples=InMemoryMailbox("samples"), **good | options)
+        EvalLoop(samples=InMemoryMailbox("samples", body=Sample, reply=EvalResult), **good | options)
 
 
 def test_a_dlq_consumer_handles_letters_and_keeps_those_whose_handler_raises() -> None:

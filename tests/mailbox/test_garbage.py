@@ -126,6 +126,22 @@ def test_unreadable_letters_can_be_received_and_are_unreadable_again_when_they_a
     assert [dict(message.headers) for message in received] == [{}, {"redriven-from": "body"}, {"redriven-from": "both"}]
 
 
+def test_each_message_that_is_buried_unread_is_logged_with_its_mailbox_its_id_and_the_reason(
+    mailbox: SqliteMailbox[int, Any], path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(path, [("body", b'"text"', b"{}"), ("good", b"1", b"{}"), ("headers", b"1", b"[]")])
+
+    [good] = mailbox.receive(max_messages=10)
+
+    good.acknowledge()
+    first, second = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert first.startswith("mailbox 'jobs': message body is a dead letter, its body cannot be read: ")
+    assert "valid integer" in first
+    assert second.startswith("mailbox 'jobs': message headers is a dead letter, its headers cannot be read: ")
+    assert mailbox.receive() == []
+    assert len(caplog.records) == 2
+
+
 @pytest.mark.parametrize("headers", [rb'{"a": "\ud800"}', rb'{"\udfff": "a"}'])
 def test_half_a_surrogate_in_the_headers_does_not_hide_the_dead_letters(
     mailbox: SqliteMailbox[int, Any], path: Path, headers: bytes

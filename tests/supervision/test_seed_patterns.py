@@ -72,8 +72,8 @@ class Loops:
     def __init__(self, adapter: Callable[[str], str] = str.upper, **options: Any) -> None:
         self.requests: Requests = InMemoryMailbox("requests")
         self.responses: InMemoryMailbox[str, Any] = InMemoryMailbox("responses")
-        self.samples: Samples = InMemoryMailbox("samples")
-        self.results: InMemoryMailbox[EvalResult[str], Any] = InMemoryMailbox("results")
+        self.samples: Samples = InMemoryMailbox("samples", body=Sample[str, str], reply=EvalResult[str])
+        self.results: InMemoryMailbox[EvalResult[str], Any] = InMemoryMailbox("results", body=EvalResult[str])
         self.main_loop = MyMainLoop(adapter=adapter, requests=self.requests, responses=self.responses, **options)
         self.eval_loop = EvalLoop(loop=self.main_loop, evaluator=scorer, samples=self.samples, results=self.results)
 

@@ -36,8 +36,8 @@ class MailboxFixtures(abc.ABC):
     def make_mailbox(self, clock: FakeClock, name: str = "jobs", **options: Any) -> Box:
         """Return an empty mailbox that lives by ``clock``, and blocks through its seam, or in ``outside()`` of that.
 
-        The options are ``body``, ``max_deliveries`` and ``max_size``; mailboxes made with different names in one
-        test are in the same store, and find each other by their names for replies.
+        The options are ``body``, ``reply``, ``max_deliveries`` and ``max_size``; mailboxes made with different names in
+        one test are in the same store, and find each other by their names for replies.
         """
 
     @pytest.fixture
