@@ -13,8 +13,10 @@ from loopwarden.actors import ZOMBIES, AbandonRequest, ControlActor, LoopState
 from loopwarden.errors import LoopAbandonedError, StartFailed, SupervisorGaveUp
 from loopwarden.supervision import (
     EventKind,
+    ExitCode,
     Probe,
     RestartChildRequest,
+    Service,
     StallPolicy,
     StartChildRequest,
     TerminateChildRequest,
@@ -466,3 +468,17 @@ def test_live_fails_when_the_ladder_has_failed_for_a_start(sim: Simulation) -> N
 
         assert (before, live()) == ((), ("loop 'a' has been starting for 13.1 s longer than it may",))
         hold.release()
+
+
+def test_service_whose_first_start_hangs_ends_with_the_code_of_a_tree_that_could_not_start(sim: Simulation) -> None:
+    nursery, hold = Nursery(), Hold()
+    nursery.holds["b"] = hold
+    tree = Supervisor("tree", children=nursery.specs("a", "b", start_timeout=5.0))
+
+    report = Service(tree, signals=(), stall_threshold=None).run()
+
+    assert report.exit_code is ExitCode.GAVE_UP
+    assert "it did not start within 5 s" in str(report.error)
+    assert nursery.log == ["+a", "+b", "-a"]
+    hold.release()
+    assert sim.now == 1_005.0

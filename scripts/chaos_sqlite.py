@@ -1,0 +1,290 @@
+"""Producers and consumers as real processes that share a file, killed, stopped and ended at any moment."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import multiprocessing
+import os
+import random
+import signal
+import sqlite3
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from multiprocessing.connection import wait
+from typing import TYPE_CHECKING, Any, final
+
+from chaos_books import Batch, Figures, Note, count_sent, judge, kind_of, tally
+from soak_books import Stock
+
+from loopwarden import ChildSpec, MailboxLoop, Supervisor, serve
+from loopwarden.mailbox import SqliteMailbox
+
+if TYPE_CHECKING:
+    from multiprocessing.context import ForkServerProcess
+    from pathlib import Path
+
+    from loopwarden import Message
+
+__all__ = ["run_sqlite"]
+
+PRODUCERS, CONSUMERS = 2, 3
+BOX = "jobs"
+#: Seconds that a message is away after its consumer was killed; longer than a consumer ever has one in hand.
+LEASE = 8.0
+#: More than the kills that one message can meet.
+MAX_DELIVERIES = 100
+MAX_BATCH = 40
+#: The share of messages that their handler makes a dead letter.
+POISON = 0.002
+#: How far ahead of the consumers the producers may be.
+MAX_SIZE = 20_000
+#: What is done to a process, and how often.
+ACTS = {"SIGKILL": 6, "SIGSTOP": 1, "SIGTERM": 1}
+#: Seconds that a stopped process is stopped at most.
+LONGEST_STOP = 0.2
+#: Seconds that a signal has to end a process, and that all have to empty the file, before it counts as a hang.
+PATIENCE = 120.0
+
+#: A process is forked from one that has everything imported, so that a life costs milliseconds.
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(["chaos_sqlite", "chaos_memory"])
+
+
+def _append(path: Path) -> int:
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+
+
+def _quiet() -> None:
+    """Say nothing of what is provoked."""
+    logging.getLogger("loopwarden").setLevel(logging.CRITICAL)
+
+
+# The processes.
+
+
+def produce(folder: Path, life: str, count: int, seed: int) -> None:
+    """Send so many messages, and write down each batch before and after it is sent."""
+    _quiet()
+    dice = random.Random(seed)
+    journal = _append(folder / f"sent-{life}")
+    mailbox: SqliteMailbox[str, Any] = SqliteMailbox(folder / "mail.db", BOX, body=str, max_size=MAX_SIZE)
+    sent = 0
+    while sent < count:
+        size = min(dice.randint(1, MAX_BATCH), count - sent)
+        bodies = [
+            f"{'poison' if dice.random() < POISON else 'plain'}/{life}/{number}" for number in range(sent, sent + size)
+        ]
+        os.write(journal, f"{' '.join(bodies)}\n".encode())
+        mailbox.send_many(bodies, timeout=PATIENCE)
+        os.write(journal, b"sent\n")
+        sent += size
+    mailbox.close()
+
+
+def consume(folder: Path, life: str) -> None:
+    """Serve a tree of loops until a signal; each handler writes down what it has done before it returns."""
+    _quiet()
+    ledger = _append(folder / "ledger")
+    mailbox: SqliteMailbox[str, Any] = SqliteMailbox(
+        folder / "mail.db", BOX, body=str, max_deliveries=MAX_DELIVERIES, max_size=MAX_SIZE
+    )
+
+    def handle(message: Message[str, Any]) -> None:
+        if kind_of(message.body) == "poison":
+            message.dead_letter("poison")
+        else:
+            os.write(ledger, f"{life} {message.body}\n".encode())
+
+    def loop() -> MailboxLoop[str]:
+        return MailboxLoop(mailbox, handle, concurrency=2, prefetch=10, visibility_timeout=LEASE, wait_time_seconds=5)
+
+    tree = Supervisor("chaos", children=[ChildSpec(id=name, start=loop) for name in ("left", "right")])
+    report = serve(tree, mailboxes=[mailbox], visibility_timeout=LEASE, wait_time_seconds=5.0)
+    sys.exit(report.exit_code)
+
+
+# The storm.
+
+
+@final
+@dataclass(slots=True)
+class Storm:
+    """One run, until everything is sent, everybody was killed often enough, and nothing is left."""
+
+    folder: Path
+    messages: int
+    kills: int
+    dice: random.Random
+    lives: int = 0
+    #: How many messages producers were asked for, and each of them that is at work.
+    asked: int = 0
+    orders: dict[str, int] = field(default_factory=dict[str, int])
+    acts: Counter[str] = field(default_factory=Counter[str])
+    #: Those that were killed or stopped.
+    excused: set[str] = field(default_factory=set[str])
+    faults: list[str] = field(default_factory=list[str])
+    producers: dict[str, ForkServerProcess] = field(default_factory=dict[str, "ForkServerProcess"])
+    consumers: dict[str, ForkServerProcess] = field(default_factory=dict[str, "ForkServerProcess"])
+
+    def run(self) -> None:
+        """Keep processes running, and end them, until it is over."""
+        try:
+            while self._is_to_go_on():
+                self._fill_up()
+                # Not a sleep: whoever ends by itself ends it.
+                wait([each.sentinel for each in self._everybody()], timeout=self.dice.uniform(0, 0.02))
+                self._bury()
+                if self._is_kill_due():
+                    self._strike()
+            self._end()
+        finally:
+            for process in self._everybody():
+                process.kill()
+
+    def _everybody(self) -> list[ForkServerProcess]:
+        return [*self.producers.values(), *self.consumers.values()]
+
+    def _is_to_go_on(self) -> bool:
+        return self.asked < self.messages or bool(self.producers) or self.acts["SIGKILL"] < self.kills
+
+    def _is_kill_due(self) -> bool:
+        """Spread the kills over the messages."""
+        if self.asked >= self.messages and not self.producers:
+            return self.acts["SIGKILL"] < self.kills
+        ledger = self.folder / "ledger"
+        done = ledger.stat().st_size / 24 if ledger.exists() else 0.0  # the length of a line, or a little less
+        return self.acts["SIGKILL"] < min(self.kills, self.kills * done / self.messages + 1)
+
+    def _fill_up(self) -> None:
+        while len(self.producers) < PRODUCERS and self.asked < self.messages:
+            count = min(self.messages - self.asked, self.dice.randint(1, 2 * max(1, self.messages // self.kills) + 200))
+            self.asked += count
+            name = self._name("p")
+            self.orders[name] = count
+            self._start(self.producers, produce, name, count, self.dice.randrange(2**32))
+        while len(self.consumers) < CONSUMERS:
+            self._start(self.consumers, consume, self._name("c"))
+
+    def _name(self, kind: str) -> str:
+        self.lives += 1
+        return f"{kind}{self.lives:05}"
+
+    def _start(self, group: dict[str, ForkServerProcess], act: Any, name: str, *rest: int) -> None:
+        group[name] = _context.Process(target=act, args=(self.folder, name, *rest), name=name)
+        group[name].start()
+
+    def _bury(self) -> None:
+        """Forget those that have ended, and judge how."""
+        for group in (self.producers, self.consumers):
+            for name, process in list(group.items()):
+                if process.exitcode is not None:
+                    del group[name]
+                    if group is self.producers:  # what it is not known to have sent is somebody else's to send
+                        known = sum(len(each.bodies) for each in _batches(self.folder, name) if each.is_sure)
+                        self.asked -= self.orders.pop(name) - known
+                    if process.exitcode != 0 and name not in self.excused:
+                        self.faults.append(f"{name} ended with {process.exitcode}")
+                    process.close()
+
+    def _strike(self) -> None:
+        [act] = self.dice.choices(list(ACTS), weights=list(ACTS.values()))
+        group = self.consumers if act == "SIGTERM" or self.dice.random() < 0.7 or not self.producers else self.producers
+        name = self.dice.choice(list(group))
+        process = group[name]
+        assert process.pid is not None
+        if process.exitcode is not None:
+            return
+        self.acts[act] += 1
+        self._signal(act, name, process)
+
+    def _signal(self, act: str, name: str, process: ForkServerProcess) -> None:
+        assert process.pid is not None
+        match act:
+            case "SIGKILL":
+                self.excused.add(name)
+                process.kill()
+                process.join(PATIENCE)
+            case "SIGSTOP":
+                self.excused.add(name)
+                _send(process.pid, signal.SIGSTOP)
+                others = [each.sentinel for each in self._everybody() if each is not process]
+                wait(others, timeout=self.dice.uniform(0, LONGEST_STOP))
+                _send(process.pid, signal.SIGCONT)
+            case _:
+                _send(process.pid, signal.SIGTERM)
+                process.join(PATIENCE)
+                if process.exitcode == -signal.SIGTERM:  # it came before there was a handler for it
+                    self.excused.add(name)
+        if act != "SIGSTOP" and process.exitcode is None:
+            self.faults.append(f"{name} does not end after a {act}")
+            self.excused.add(name)
+            process.kill()
+
+    def _end(self) -> None:
+        """Let the consumers empty the file, and end them politely."""
+        deadline = time.monotonic() + PATIENCE
+        mailbox: SqliteMailbox[str, Any] = SqliteMailbox(self.folder / "mail.db", BOX, body=str, max_size=MAX_SIZE)
+        while mailbox.approximate_count() and time.monotonic() < deadline:
+            self._fill_up()
+            wait([each.sentinel for each in self._everybody()], timeout=0.05)
+            self._bury()
+        mailbox.close()
+        for name, process in self.consumers.items():
+            self._signal("SIGTERM", name, process)
+        self._bury()
+
+
+def _send(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):  # it has ended by itself just now
+        os.kill(pid, number)
+
+
+def _batches(folder: Path, life: str = "*") -> list[Batch]:
+    batches: list[Batch] = []
+    for journal in sorted(folder.glob(f"sent-{life}")):
+        lines = journal.read_text("ascii").splitlines()
+        for number, line in enumerate(lines):
+            if line != "sent":
+                is_sure = lines[number + 1 : number + 2] == ["sent"]
+                batches.append(Batch(bodies=tuple(line.split()), is_sure=is_sure))
+    return batches
+
+
+def run_sqlite(folder: Path, messages: int, kills: int, seed: int) -> Figures:
+    """Run one storm; return what it came to."""
+    began = time.monotonic()
+    storm = Storm(folder, messages, kills, random.Random(seed))
+    storm.run()
+    mailbox: SqliteMailbox[str, Any] = SqliteMailbox(folder / "mail.db", BOX, body=str, max_deliveries=MAX_DELIVERIES)
+    left: list[str] = []
+    while mailbox.approximate_count() and (found := mailbox.receive(max_messages=100, wait_time_seconds=LEASE)):
+        left += [message.body for message in found]
+        mailbox.acknowledge_many(found)
+    leased = mailbox.approximate_count()
+    dead = [str(letter.body) for letter in mailbox.dead_letters.peek(messages + 1)]
+    mailbox.close()
+    lines = (folder / "ledger").read_text("ascii").splitlines()
+    notes = [Note(life=life, body=body) for life, body in (line.split() for line in lines)]
+    completed = [note.body for note in notes]
+    sent, faults = count_sent(_batches(folder), {*completed, *left, *dead})
+    stock = Stock(sent=sent, completed=completed, left=left, dead=dead, leased=leased)
+    redelivered, more = judge(stock, notes, storm.excused)
+    with contextlib.closing(sqlite3.connect(folder / "mail.db")) as database:
+        state = database.execute("PRAGMA integrity_check").fetchall()
+    if state != [("ok",)]:
+        faults.append(f"the file is not sound: {state[:3]}")
+    return Figures(
+        back_end="sqlite",
+        seed=seed,
+        sent=len(sent),
+        effects=len(set(completed)),
+        dead=len(dead),
+        left=len(left),
+        redelivered=redelivered,
+        kills=tally(storm.acts),
+        seconds=time.monotonic() - began,
+        faults=(*storm.faults, *faults, *more),
+    )
