@@ -21,7 +21,7 @@ from loopwarden.errors import (
     MailboxConnectionError,
     MessageFinalizedError,
 )
-from loopwarden.mailbox import LeaseExtender, Token
+from loopwarden.mailbox import LeaseExtender, SupportsWaitedUntil, Token
 from loopwarden.mailbox._token import wait_with
 
 if TYPE_CHECKING:
@@ -90,6 +90,8 @@ class MailboxWorker:
         self.token = Token()
         self.heartbeat = Heartbeat(clock)
         self.progress = Progress(clock, self.heartbeat)
+        if isinstance(source, SupportsWaitedUntil):
+            self.progress.waited_until = source.waited_until
         self.prefetched: deque[Message[Any, Any]] = deque()
         # Makes one of several that give back take all of it, because two would mix up the order; and makes a message
         # go from prefetched to in hand in one step.

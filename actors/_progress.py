@@ -12,6 +12,8 @@ from pydantic import BaseModel, ConfigDict
 from loopwarden.clock import Clock, resolve_clock
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from loopwarden._heartbeat import Heartbeat
     from loopwarden.actors._fates import Fate
 
@@ -80,6 +82,7 @@ class Progress:
         "quiet_until",
         "returned",
         "thread_id",
+        "waited_until",
         "worker",
     )
 
@@ -92,6 +95,8 @@ class Progress:
         self.thread_id: int | None = None
         #: Until when it may be silent, because it waits for something.
         self.quiet_until = clock.monotonic()
+        #: Says up to when the worker was kept waiting by its store, if the store can tell.
+        self.waited_until: Callable[[], float] | None = None
         #: The worker's own heartbeat, if the loop has several workers.
         self.heartbeat = heartbeat
         # One tuple, replaced as a whole, so that a reader never sees half of a change.
@@ -166,13 +171,14 @@ class Progress:
         activity, since, in_hand = self._doing
         heartbeat = self.heartbeat or heartbeat
         last = None if heartbeat is None else heartbeat.last_beat
+        expected = self.quiet_until if self.waited_until is None else max(self.quiet_until, self.waited_until())
         return WorkerStatus(
             worker=self.worker,
             activity=activity,
             activity_since=since,
             in_hand=in_hand,
             last_heartbeat=last,
-            silent_for=None if last is None else max(0.0, self._clock.monotonic() - max(last, self.quiet_until)),
+            silent_for=None if last is None else max(0.0, self._clock.monotonic() - max(last, expected)),
             thread_id=self.thread_id or thread_id,
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from loopwarden.mailbox._capabilities import Capabilities
-from loopwarden.mailbox._contract import DeadLetters, Mailbox, Reaped, SupportsWaitVisible
+from loopwarden.mailbox._contract import DeadLetters, Mailbox, Reaped, SupportsWaitedUntil, SupportsWaitVisible
 from loopwarden.mailbox._dead_letter import DeadLetter
 from loopwarden.mailbox._in_memory import InMemoryMailbox
 from loopwarden.mailbox._lease_extender import LeaseExtender
@@ -21,6 +21,7 @@ __all__ = [
     "Message",
     "Reaped",
     "SupportsWaitVisible",
+    "SupportsWaitedUntil",
     "Token",
     # Leases
     "LeaseExtender",

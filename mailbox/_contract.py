@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from loopwarden.mailbox._message import Message
     from loopwarden.mailbox._token import Token
 
-__all__ = ["DeadLetters", "Mailbox", "Reaped", "SupportsWaitVisible"]
+__all__ = ["DeadLetters", "Mailbox", "Reaped", "SupportsWaitVisible", "SupportsWaitedUntil"]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -224,5 +224,17 @@ class SupportsWaitVisible(Protocol):
 
         Raises:
             MailboxClosedError: if the mailbox is, or in the meantime becomes, closed.
+        """
+        ...
+
+
+@runtime_checkable
+class SupportsWaitedUntil(Protocol):
+    """A mailbox, or its dead letters, whose store may keep any call waiting, because others have it."""
+
+    def waited_until(self) -> float:
+        """Return up to when, in monotonic time, a call waited for the store: now, if one does; without blocking.
+
+        A worker that waits for the store does not hang, and is not stalled.
         """
         ...

@@ -288,6 +288,10 @@ class SqliteMailbox(Generic[T, R]):
         """Wait until there is something to receive; see `SupportsWaitVisible`."""
         return wait_visible(self._lookout, self._clock, timeout, token)
 
+    def waited_until(self) -> float:
+        """Return up to when a call waited for another process; see `SupportsWaitedUntil`."""
+        return self._store.waited_until()
+
     def reap(self) -> Reaped:
         """Bring back what is due; see `Mailbox.reap`."""
         with self._store.lock:

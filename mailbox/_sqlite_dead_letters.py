@@ -82,6 +82,10 @@ class SqliteDeadLetters(Generic[T]):
         chosen = self._ids() if message_ids is None else check_ids(self.name, message_ids)
         return sum(self._redrive_one(each) for each in paced(chosen, rate, self._clock, token, self.name))
 
+    def waited_until(self) -> float:
+        """Return up to when a call waited for another process; see `SupportsWaitedUntil`."""
+        return self._store.waited_until()
+
     def _check_open(self) -> None:
         if self._store.closed:
             raise MailboxClosedError(self._mailbox)

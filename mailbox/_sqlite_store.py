@@ -29,6 +29,11 @@ __all__ = ["SqliteStore"]
 #: Seconds that SQLite waits for another process that is writing; a write takes milliseconds.
 BUSY_SECONDS = 30.0
 
+#: Seconds from which on a call counts as waiting for another process; one that does not wait takes milliseconds.
+WAITING_AFTER = 0.1
+#: Seconds after which a call does not count as waiting any more, but as stuck: SQLite has long given up by then.
+STUCK_AFTER = BUSY_SECONDS + 5
+
 #: Pages in the WAL after which it begins anew, where it is flushed with each step. A file that is written over is
 #: flushed in half the time of one that grows, so it should not grow for long; SQLite's own 1000 is for the others.
 FULL_WAL_PAGES = 400
@@ -57,6 +62,11 @@ class SqliteStore:
         self.bell = Doorbell(self.path, self._rung, clock.blocking)
         #: Where this file's messages stand.
         self.line = Line()
+        self._monotonic = clock.monotonic
+        # When the call began that is in SQLite now, and when the last one ended that had to wait. Written under the
+        # lock, read by anybody.
+        self._call_began: float | None = None
+        self._waited_until = 0.0
         #: How the connection flushes now.
         self.level = ""
         # One for everything: to make one takes a third of the time of a statement.
@@ -91,6 +101,22 @@ class SqliteStore:
             waiters = self._waiters[mailbox] = Waiters()
         return waiters
 
+    def begin_call(self) -> None:
+        """Note that SQLite is called; under the lock."""
+        self._call_began = self._monotonic()
+
+    def end_call(self) -> None:
+        """Note that SQLite has answered; under the lock."""
+        began, self._call_began = self._call_began, None
+        if began is not None and (now := self._monotonic()) - began > WAITING_AFTER:
+            self._waited_until = now
+
+    def waited_until(self) -> float:
+        """Return up to when this process waited for another one that had the file: now, if it still does."""
+        began, now = self._call_began, self._monotonic()
+        is_waiting = began is not None and WAITING_AFTER < now - began < STUCK_AFTER
+        return now if is_waiting else self._waited_until
+
     def _rung(self, mailbox: str) -> None:
         """Wake one of ours, because another process says that there is something."""
         with self.lock:
@@ -105,12 +131,14 @@ class SqliteStore:
             MailboxConnectionError: if the file cannot be read or written now.
         """
         cursor: sqlite3.Cursor | None = None
+        self.begin_call()
         try:
             cursor = self.open()
             yield cursor
         except sqlite3.Error as error:
             raise self.failure(mailbox, error) from error
         finally:
+            self.end_call()
             if cursor is not None:
                 self.release(cursor)
 

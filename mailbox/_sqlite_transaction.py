@@ -47,6 +47,7 @@ class Transaction:
     def __enter__(self) -> sqlite3.Cursor:
         store = self._store
         self._cursor = None
+        store.begin_call()
         try:
             self._cursor = cursor = store.open()
             if store.level != self._synchronous:
@@ -69,6 +70,7 @@ class Transaction:
             self._undo(error)
             return
         store = self._store
+        store.end_call()
         if store.closed:
             self._release()
         else:
@@ -79,6 +81,7 @@ class Transaction:
     def _undo(self, error: BaseException) -> None:
         """Undo what an interrupt has left open; an error of SQLite becomes one of ours."""
         cursor = self._cursor
+        self._store.end_call()
         try:
             self._store.announced.clear()
             if cursor is not None and cursor.connection.in_transaction:
