@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from inspect import signature
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
@@ -29,6 +30,8 @@ _Opened: TypeAlias = tuple[InMemoryMailbox[Any, Any], dict[str, Any]]
 #: What is open, by name. Each clock of a test has names of its own, which go with it: they are kept at the clock.
 _in_memory: dict[str, _Opened] = {}
 _AT_CLOCK = "_mailboxes_in_memory"
+#: A user and a password before a host.
+_PASSWORD = re.compile(r"(//[^:/?#]*):[^/?#]*@")
 _DEFAULTS = {name: each.default for name, each in signature(InMemoryMailbox).parameters.items()}
 
 
@@ -73,7 +76,8 @@ def open_mailbox(url: str, *, body: Any = Any, reply: Any = Any, **options: Any)
     if parts.scheme == "sqlite" and parts.path and not parts.netloc:
         name = unquote(parts.fragment) or "default"
         return SqliteMailbox(unquote(parts.path), name, body=body, reply=reply, **options)
-    raise InvalidParameterError(url, "url", url, "like memory://jobs or sqlite:///path/to/file#jobs")
+    shown = _PASSWORD.sub(r"\1:***@", url)  # errors are logged
+    raise InvalidParameterError(shown, "url", shown, "like memory://jobs or sqlite:///path/to/file#jobs")
 
 
 def _open_in_memory(name: str, asked: dict[str, Any]) -> InMemoryMailbox[Any, Any]:

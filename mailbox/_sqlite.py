@@ -8,7 +8,7 @@ import secrets
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 
 from loopwarden.clock import Clock, resolve_clock
-from loopwarden.errors import MailboxClosedError, MailboxFullError
+from loopwarden.errors import MailboxClosedError, MailboxFullError, SerializationError
 from loopwarden.mailbox._capabilities import Capabilities
 from loopwarden.mailbox._codec import Codec
 from loopwarden.mailbox._contract import Reaped
@@ -59,6 +59,9 @@ _CAPABILITIES = Capabilities(
 
 #: Bytes beyond which a body is kept apart. A row longer than a quarter of a page does not fit into one in any case.
 LONG = 800
+
+#: Bytes that a body may have as JSON: a row of SQLite has room for a billion, with all that is in it.
+LONGEST = 990_000_000
 
 #: Most messages; each value that is not given saves a tenth of the time.
 _INSERT = "INSERT INTO messages (mailbox, due, sequence, id, body, headers, sent_at) VALUES (?, 0, ?, ?, ?, ?, ?)"
@@ -122,9 +125,14 @@ class SqliteMailbox(Generic[T, R]):
         self._dead: SqliteDeadLetters[T] = SqliteDeadLetters(self._store, name, self._codec, clock)
         self._step = self._store.transaction(name)
         self._single = self._store.transaction(name, single=True)
-        with self._store.lock, self._store.connection(name) as cursor:
-            self._room = self._store.waiters(f"{name}:room")
-            cursor.execute("INSERT OR IGNORE INTO mailboxes (name) VALUES (?)", (name,))
+        try:
+            with self._store.lock, self._store.connection(name) as cursor:
+                self._room = self._store.waiters(f"{name}:room")
+                cursor.execute("INSERT OR IGNORE INTO mailboxes (name) VALUES (?)", (name,))
+                self._queue.cut(cursor)
+        except BaseException:
+            self._store.close()
+            raise
 
     @property
     def name(self) -> str:
@@ -164,7 +172,7 @@ class SqliteMailbox(Generic[T, R]):
         check_dedup_id(self._name, dedup_id)
         named = check_reply_to(self._name, reply_to)
         target = None if named is None else check_name(named if isinstance(named, str) else named.name)
-        raw = self._codec.encode(body)
+        raw = self._encode(body)
         if delay == 0 and dedup_id is None and self._max_size is None and len(raw) <= LONG:
             message_id = self._put_one(raw, headers, target)
             if message_id is not None:
@@ -177,7 +185,14 @@ class SqliteMailbox(Generic[T, R]):
         """Send all or none; see `Mailbox.send_many`."""
         check_bodies(self._name, bodies)
         check_seconds(self._name, "timeout", timeout)
-        return self._put([self._codec.encode(body) for body in bodies], headers, timeout)
+        return self._put([self._encode(body) for body in bodies], headers, timeout)
+
+    def _encode(self, body: T) -> bytes:
+        raw = self._codec.encode(body)
+        if len(raw) > LONGEST:
+            text = f"the body is too long: as JSON it has {len(raw)} bytes, and a file takes {LONGEST}; send its place"
+            raise SerializationError(self._name, text)
+        return raw
 
     def _put_one(self, body: bytes, headers: Mapping[str, str] | None, reply_to: str | None) -> str | None:
         """Put one message in line by one statement; return None if another store was the last to set places aside."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, final
 
 from loopwarden.errors import ReceiptHandleExpiredError, SerializationError
 from loopwarden.mailbox._message import Message
-from loopwarden.mailbox._parameters import refuse_letter
+from loopwarden.mailbox._parameters import MAX_VISIBILITY, refuse_letter
 
 if TYPE_CHECKING:
     import sqlite3
@@ -184,7 +184,27 @@ class SqliteQueue(Generic[B]):
             [due] = cursor.execute(
                 "SELECT min(due) FROM messages WHERE mailbox = ? AND due > 0", (self._name,)
             ).fetchone()
+            latest = self._wall() + MAX_VISIBILITY
+            if due is not None and due > latest:
+                self.cut(cursor)
+                due = latest
             return cast("float | None", due)
+
+    def cut(self, cursor: sqlite3.Cursor) -> None:
+        """Bring nearer what is due later than anything can be: then the clock was set back, perhaps by years."""
+        latest = self._wall() + MAX_VISIBILITY
+        cursor.execute("UPDATE messages SET due = ? WHERE mailbox = ? AND due > ?", (latest, self._name, latest))
+
+    def _follow(self, cursor: sqlite3.Cursor, message: Message[B, Any], now: float) -> None:
+        """Learn when a lease ends that was cut; only if it seems to end later than any can."""
+        if message.due <= now + MAX_VISIBILITY:
+            return
+        found = cursor.execute(
+            "SELECT due FROM messages WHERE mailbox = ? AND due > 0 AND sequence = ? AND receipt = ?",
+            (self._name, cast("Row", message.record).sequence, message.receipt),
+        ).fetchone()
+        if found is not None:
+            message.due = float(found[0])
 
     def bring_back(self, cursor: sqlite3.Cursor, now: float) -> tuple[list[str], list[str]]:
         """End what is due; return the ids of what became visible, and of what became a dead letter."""
@@ -234,7 +254,10 @@ class SqliteQueue(Generic[B]):
             with self._step as cursor, cursor.connection:
                 now = self._wall()
                 for message in everything:
-                    is_open = self._is_here(message) and not message.is_finalized and _is_good(message, now)
+                    is_here = self._is_here(message)
+                    if is_here:
+                        self._follow(cursor, message, now)
+                    is_open = is_here and not message.is_finalized and _is_good(message, now)
                     is_held = is_open and cursor.execute(_DELETE, self._key(message)).rowcount
                     (held if is_held else refused).append(message)
             self._room.wake_all()
@@ -247,7 +270,9 @@ class SqliteQueue(Generic[B]):
         with self._store.lock:
             with self._step as cursor, cursor.connection:
                 # As `_check_holds`, without its statement: this is on the path of every message.
-                is_good = _is_good(message, self._wall())
+                now = self._wall()
+                self._follow(cursor, message, now)
+                is_good = _is_good(message, now)
                 if not is_good or not cursor.execute(_DELETE, self._key(message)).rowcount:
                     raise ReceiptHandleExpiredError(self._name, message.id, message.receipt_handle)
             self._room.wake_all()
@@ -298,6 +323,7 @@ class SqliteQueue(Generic[B]):
         """Refuse a delivery that is over; return the time."""
         # The time and the fence are looked at when the file is ours: waiting for that may have taken a while.
         now = self._wall()
+        self._follow(cursor, message, now)
         is_good = _is_good(message, now, even_if_fenced=even_if_fenced)
         if not is_good or cursor.execute(_CHECK, self._key(message)).fetchone() is None:
             raise ReceiptHandleExpiredError(self._name, message.id, message.receipt_handle)

@@ -16,6 +16,8 @@ __all__ = ["VERSION", "apply_schema", "check_schema"]
 
 #: The file's ``user_version``; to be raised with every change of the schema that older code must not write to.
 VERSION = 1
+#: Marks a file as one of mailboxes, in SQLite's ``application_id``: "LWM" and a 1. Older files have none.
+APPLICATION_ID = 0x4C574D01
 #: The package, and the file in it, that has the tables.
 SCHEMA = ("loopwarden.mailbox", "schema.sql")
 
@@ -29,15 +31,21 @@ def check_schema(database: sqlite3.Connection, path: Path) -> int:
     """Return the version of a file, which is 0 if it has none yet; it only reads.
 
     Raises:
-        InvalidParameterError: if the file has another version, or a table of the same name that is not ours.
+        InvalidParameterError: if the file has another version, or is another application's: marked as such, with a
+            table of the same name that is not ours, or with tables, but without ours.
     """
     [version] = database.execute("PRAGMA user_version").fetchone()
     if version not in {0, VERSION}:
         raise _refusal(path, f"this one has version {version}")
+    [mark] = database.execute("PRAGMA application_id").fetchone()
+    if mark not in {0, APPLICATION_ID}:
+        raise _refusal(path, f"this one is marked {mark:#x}, as another application's")
     found = _tables(database)
     for table, columns in _expected().items():
         if found.get(table, columns) != columns:
             raise _refusal(path, f"this one has version {version} and another table {table!r}")
+    if found and not found.keys() >= _expected().keys():
+        raise _refusal(path, f"this one has tables of another application, such as {min(found)!r}")
     return int(version)
 
 
@@ -55,6 +63,7 @@ def apply_schema(database: sqlite3.Connection, path: Path) -> None:
             database.execute(statement)
         if not version:
             database.execute(f"PRAGMA user_version = {VERSION}")
+            database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
 
 
 def _refusal(path: Path, found: str) -> InvalidParameterError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+import stat
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, final
@@ -15,7 +16,7 @@ from loopwarden.mailbox._doorbell import Doorbell
 from loopwarden.mailbox._sqlite_file import outlive_forks, use_wal
 from loopwarden.mailbox._sqlite_line import Line
 from loopwarden.mailbox._sqlite_schema import apply_schema, check_schema
-from loopwarden.mailbox._sqlite_transaction import Transaction
+from loopwarden.mailbox._sqlite_transaction import FAULTS, Transaction
 from loopwarden.mailbox._waiters import Waiters
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ class SqliteStore:
         try:
             cursor = self.open()
             yield cursor
-        except sqlite3.Error as error:
+        except FAULTS as error:
             raise self.failure(mailbox, error) from error
         finally:
             self.end_call()
@@ -172,7 +173,7 @@ class SqliteStore:
         if cursor is not self._cursor:
             cursor.connection.close()
 
-    def failure(self, mailbox: str, error: sqlite3.Error) -> MailboxConnectionError:
+    def failure(self, mailbox: str, error: Exception) -> MailboxConnectionError:
         """Return the error that says what went wrong in the file."""
         return MailboxConnectionError(mailbox, f"{self.path}: {error}")
 
@@ -248,6 +249,13 @@ def _check_path(path: str | Path) -> Path:
     if "\0" in str(path):
         raise InvalidParameterError(str(path), "path", str(path), "a path without a zero byte")
     absolute = Path(path).absolute()
-    if absolute.is_dir():
+    try:
+        is_folder = stat.S_ISDIR(os.stat(absolute).st_mode)  # noqa: PTH116  `is_dir` keeps silent in newer Pythons
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        is_folder = False  # SQLite says what is wrong, if anything is
+    except OSError as error:  # too long; links in a circle
+        expected = f"where a file can be ({error.strerror})"
+        raise InvalidParameterError(str(path), "path", str(path), expected) from error
+    if is_folder:
         raise InvalidParameterError(str(path), "path", str(path), "a file, and this is a folder")
     return absolute

@@ -11,7 +11,10 @@ if TYPE_CHECKING:
 
     from loopwarden.mailbox._sqlite_store import SqliteStore
 
-__all__ = ["Transaction"]
+__all__ = ["FAULTS", "Transaction"]
+
+#: What SQLite raises; of a damaged file also that a text in it is none.
+FAULTS = (sqlite3.Error, UnicodeDecodeError)
 
 
 @final
@@ -89,7 +92,7 @@ class Transaction:
                     cursor.execute("ROLLBACK")
         finally:
             self._release()
-        if isinstance(error, sqlite3.Error):
+        if isinstance(error, FAULTS):
             raise self._store.failure(self._mailbox, error) from error
 
     def _release(self) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from loopwarden.errors import MailboxConnectionError
+from loopwarden.errors import MailboxConnectionError, MailboxError
 from loopwarden.mailbox import InMemoryMailbox, Mailbox, SqliteMailbox
 from loopwarden.testing import FakeClock
 
@@ -187,6 +187,32 @@ def test_a_line_that_says_nothing_is_a_connection_error(
         mailbox.send_many([2, 3])
 
     assert [message.body for message in mailbox.receive(max_messages=10)] == [1]
+
+
+@pytest.mark.parametrize(
+    ("seed", "count"), [(1, 30), *(pytest.param(seed, 300, marks=pytest.mark.prove) for seed in range(2, 5))]
+)
+def test_a_file_with_a_damaged_byte_works_or_says_so_by_a_mailbox_error(tmp_path: Path, seed: int, count: int) -> None:
+    dice = random.Random(seed)
+    whole = tmp_path / "whole.db"
+    with contextlib.closing(SqliteMailbox[Any, Any](whole, "jobs", clock=FakeClock())) as jobs:
+        jobs.send_many([{"number": number, "text": "x" * 100} for number in range(20)], headers={"trace": "abc"})
+        jobs.receive()[0].dead_letter("for the test")
+    raw = whole.read_bytes()
+    schema = raw.index(b"CREATE TABLE")
+
+    for number in range(count):
+        # Half of them where the schema is, which is read first.
+        place = dice.randrange(schema, 4_096) if number % 2 else dice.randrange(len(raw))
+        path = tmp_path / f"{number}.db"
+        path.write_bytes(raw[:place] + bytes([raw[place] ^ dice.randrange(1, 256)]) + raw[place + 1 :])
+        with contextlib.suppress(MailboxError), contextlib.ExitStack() as stack:
+            damaged = stack.enter_context(contextlib.closing(SqliteMailbox[Any, Any](path, "jobs", clock=FakeClock())))
+            damaged.send("more")
+            for message in damaged.receive(max_messages=100):
+                message.acknowledge()
+            damaged.dead_letters.peek()
+            damaged.dead_letters.redrive()
 
 
 @pytest.mark.parametrize("lost", [False, True], ids=["set back", "lost and made anew"])

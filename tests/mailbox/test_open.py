@@ -107,3 +107,16 @@ def test_a_memory_mailbox_that_is_open_with_something_else_is_refused_by_name(op
     again: Mailbox[Any, Any] = open_mailbox("memory://taken", **{option: value})
     assert again is not jobs
     again.close()
+
+
+@pytest.mark.parametrize("url", ["redis://user:secret@host/0#jobs", "redis://:sec@ret@host", "sqlite://u:secret@h/x"])
+def test_open_mailbox_shows_no_password_in_its_error(url: str) -> None:
+    with pytest.raises(InvalidParameterError, match=r"url must be like .*:\*\*\*@h") as caught:
+        open_mailbox(url)
+
+    assert "sec" not in f"{caught.value}{caught.value.value}{caught.value.mailbox}"
+
+
+def test_open_mailbox_refuses_a_path_that_no_file_can_have(tmp_path: Path) -> None:
+    with pytest.raises(InvalidParameterError, match=r"path must be where a file can be \(File name too long\)"):
+        open_mailbox(f"sqlite:{tmp_path}/{'x' * 300}#jobs")

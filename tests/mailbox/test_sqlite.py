@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from loopwarden import Ticket
-from loopwarden.mailbox import Mailbox, SqliteMailbox
+from loopwarden.errors import SerializationError
+from loopwarden.mailbox import Mailbox, SqliteMailbox, _sqlite
 from loopwarden.testing.contracts import MailboxContract
 
 if TYPE_CHECKING:
@@ -123,4 +125,57 @@ class TestSqliteMailbox(MailboxContract):
         jobs.send("body")
 
         assert waiting.wait(60) == ["body"]
+        jobs.close()
+
+    def test_a_body_that_no_row_has_room_for_is_refused_by_its_length(
+        self, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(_sqlite, "LONGEST", 1_000)  # a gigabyte would take its time
+        jobs: SqliteMailbox[str, None] = SqliteMailbox(self.path, "jobs", clock=clock)
+
+        jobs.send("x" * 998)
+        with pytest.raises(SerializationError, match="too long: as JSON it has 1001 bytes"):
+            jobs.send("x" * 999)
+        with pytest.raises(SerializationError, match="too long"):
+            jobs.send_many(["x" * 999])
+
+        assert jobs.approximate_count() == 1
+        jobs.close()
+
+    @pytest.mark.parametrize("reopened", [False, True], ids=["while it is open", "and it is opened again"])
+    def test_leases_and_delays_last_no_longer_than_half_a_day_when_the_clock_is_set_back_by_years(
+        self, clock: FakeClock, reopened: bool
+    ) -> None:
+        jobs: SqliteMailbox[str, None] = SqliteMailbox(self.path, "jobs", clock=clock)
+        jobs.send("leased")
+        jobs.receive()
+        jobs.send("delayed", delay=60)
+        clock._wall_offset -= 10 * 365 * 86_400
+        if reopened:
+            jobs.close()
+            jobs = SqliteMailbox(self.path, "jobs", clock=clock)
+
+        next_due = jobs.reap().next_due
+        at_once = jobs.receive()
+        clock.advance(43_200)
+        after_half_a_day = [message.body for _ in range(2) for message in jobs.receive()]
+
+        assert next_due == 43_200
+        assert (at_once, sorted(after_half_a_day)) == ([], ["delayed", "leased"])
+        jobs.close()
+
+    def test_a_lease_that_was_cut_is_still_good_for_its_holder(self, clock: FakeClock) -> None:
+        jobs: SqliteMailbox[str, None] = SqliteMailbox(self.path, "jobs", clock=clock)
+        jobs.send_many(["a", "b", "c"])
+        first, second, third = jobs.receive(max_messages=3)
+        clock._wall_offset -= 2 * 86_400
+        with contextlib.closing(SqliteMailbox[str, None](self.path, "jobs", clock=clock)):
+            pass  # which has cut the leases
+
+        first.acknowledge()
+        second.extend_visibility(10)
+        third.put_back()
+
+        assert [message.body for message in jobs.receive()] == ["c"]
+        assert jobs.acknowledge_many([second]) == []
         jobs.close()

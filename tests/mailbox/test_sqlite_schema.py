@@ -12,7 +12,7 @@ import pytest
 
 from loopwarden.errors import InvalidParameterError
 from loopwarden.mailbox import SqliteMailbox
-from loopwarden.mailbox._sqlite_schema import VERSION
+from loopwarden.mailbox._sqlite_schema import APPLICATION_ID, VERSION
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,8 +48,20 @@ def version(path: Path) -> int:
         ("CREATE VIEW messages AS SELECT 1 AS text", "version 0 and another table 'messages'"),
         ("CREATE TABLE line (points BLOB)", "version 0 and another table 'line'"),
         ("PRAGMA user_version = 7", "this one has version 7"),
+        ("CREATE TABLE customers (name TEXT)", "tables of another application, such as 'customers'"),
+        ("CREATE TABLE customers (name TEXT); PRAGMA user_version = 1", "tables of another application"),
+        ("PRAGMA application_id = 5", "marked 0x5, as another application's"),
     ],
-    ids=["an older schema", "a foreign table", "a foreign view", "another foreign table", "another version"],
+    ids=[
+        "an older schema",
+        "a foreign table",
+        "a foreign view",
+        "another foreign table",
+        "another version",
+        "tables of another application",
+        "tables of another application with our version",
+        "the mark of another application",
+    ],
 )
 def test_a_file_of_another_schema_is_refused_by_one_error_and_left_as_it_was(
     path: Path, script: str, found: str
@@ -69,6 +81,8 @@ def test_a_new_file_has_the_version_and_is_opened_again(path: Path) -> None:
     SqliteMailbox[str, Any](path, "jobs").close()
 
     assert version(path) == VERSION
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        assert database.execute("PRAGMA application_id").fetchone() == (APPLICATION_ID,)
     again: SqliteMailbox[str, Any] = SqliteMailbox(path, "jobs")
     again.send("body")
     again.close()
@@ -85,15 +99,6 @@ def test_a_file_with_our_tables_and_without_a_version_keeps_its_messages_and_get
 
     assert again.approximate_count() == 1
     again.close()
-    assert version(path) == VERSION
-
-
-def test_mailboxes_may_stand_beside_the_tables_of_somebody_else(path: Path) -> None:
-    with contextlib.closing(sqlite3.connect(path)) as database:
-        database.execute("CREATE TABLE customers (name TEXT)")
-
-    SqliteMailbox[str, Any](path, "jobs").close()
-
     assert version(path) == VERSION
 
 
