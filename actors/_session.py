@@ -15,7 +15,7 @@ from loopwarden.actors._journal_file import JournalFile
 from loopwarden.actors._ledger import Ledger
 from loopwarden.actors._message_kinds import MessageKinds
 from loopwarden.actors._reducers import DispatchResult, Reducers
-from loopwarden.actors._session_ref import Adopt, Restore, SessionRef, StateRequest, ready_ref
+from loopwarden.actors._session_ref import Adopt, ChildEnded, Restore, SessionRef, StateRequest, ready_ref
 from loopwarden.actors._session_snapshot import SessionCodec
 from loopwarden.clock import Clock, resolve_clock
 from loopwarden.errors import ActorDeadError, JournalLockedError, TicketError, UnsupportedRequestError
@@ -33,7 +33,7 @@ __all__ = ["Session"]
 #: Events that are folded, and written, together at most: enough to make the commit cheap for each of them, and few
 #: enough for the first of them not to wait for long.
 LARGEST_BATCH = 512
-_MESSAGES = MessageKinds(StateRequest, Restore, Adopt)
+_MESSAGES = MessageKinds(StateRequest, Restore, Adopt, ChildEnded)
 
 
 class Session(ControlActor):
@@ -115,7 +115,7 @@ class Session(ControlActor):
         # What is being folded, and what comes after it: `disown` answers them if this thread is stuck.
         self._batch: list[Envelope] = []
         self._given_up_for: BaseException | None = None
-        self._children: list[Session] = []
+        self._children: dict[str, Session] = {}
 
     @property
     @override
@@ -165,7 +165,7 @@ class Session(ControlActor):
         self._given_up_for = cause
         super().disown(cause)
         self._refuse(tuple(self._batch), cause)
-        for child in tuple(self._children):
+        for child in tuple(self._children.values()):
             child.disown(cause)
         file = self._file
         if file is not None:
@@ -205,9 +205,9 @@ class Session(ControlActor):
         self._close()
 
     def _close(self) -> None:
-        for child in self._children:
+        for child in self._children.values():
             child.actor_ref.stop(block=False)
-        for child in self._children:
+        for child in self._children.values():
             child.ended.wait_ready()  # woken by its end; its last events are written before the file is closed
         if self._file is not None:
             self._file.close()
@@ -303,6 +303,8 @@ class Session(ControlActor):
                 return self._restore(known.snapshot)
             case Adopt():
                 return self._adopt(known)
+            case ChildEnded():
+                return self._forget_child(known.child)
             case _:
                 remedy = "no slice has a reducer for events of this type"
                 raise UnsupportedRequestError(str(self._actor_ref), type_name(message), remedy)
@@ -320,9 +322,15 @@ class Session(ControlActor):
         child = Session(message.name, message.slices, snapshot_every=self._snapshot_every, clock=self._clock)
         child._full_name = f"{self._full_name}/{message.name}"
         child._parents_file = self._file or self._parents_file
-        self._children = [*(each for each in self._children if not each.ended.is_ready()), child]
+        self._children[message.name] = child
         self.actor_ref.add_child(message.name, child.actor_ref)
+        child.ended.on_ready(lambda _: self._tell_itself(ChildEnded(child)))
         return child.launch()
+
+    def _forget_child(self, child: Session) -> None:
+        if self._children.get(child.name) is child:  # otherwise another has its name by now
+            del self._children[child.name]
+            self.actor_ref.remove_child(child.name)
 
     def _refuse(self, envelopes: Iterable[Envelope], cause: BaseException | None) -> None:
         for envelope in envelopes:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from loopwarden.actors._session_snapshot import Recovery
     from loopwarden.actors._slice import SliceView
 
-__all__ = ["Adopt", "Restore", "SessionRef", "StateRequest", "ready_ref"]
+__all__ = ["Adopt", "ChildEnded", "Restore", "SessionRef", "StateRequest", "ready_ref"]
 
 S = TypeVar("S")
 
@@ -49,6 +49,14 @@ class Adopt:
 
     name: str
     slices: tuple[Slice[Any], ...]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ChildEnded:
+    """A child has ended, and is to be forgotten."""
+
+    child: Session
 
 
 @final
@@ -187,6 +195,10 @@ class SessionRef(ControlRef):
     def add_child(self, name: str, child: SessionRef) -> None:
         """Show a child; called by the actor."""
         self._children[name] = child
+
+    def remove_child(self, name: str) -> None:
+        """Show a child no more; called by the actor."""
+        del self._children[name]
 
     def __enter__(self) -> Self:
         return self

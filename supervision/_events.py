@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import traceback
+import weakref
 from collections import deque
-from typing import TYPE_CHECKING, Any, cast, final
+from typing import TYPE_CHECKING, Any, Self, cast, final
 
 import pykka
 from pydantic import BaseModel, ConfigDict
@@ -18,6 +19,7 @@ from loopwarden.supervision._effects import EventKind, Note
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from types import TracebackType
 
     from loopwarden._blocking import Blocking
     from loopwarden.clock import Clock
@@ -72,30 +74,51 @@ def stack_of(error: BaseException | None) -> str | None:
 
 @final
 class EventStream:
-    """Events in order, from the subscription on, for one reader: ``for event in stream`` ends with the supervisor."""
+    """Events in order, from the subscription on, for one reader: ``for event in stream`` ends with the supervisor.
+
+    Once it is closed, or dropped, the supervisor tells it nothing more. As a context manager it closes itself.
+    """
 
     def __init__(self, blocking: Blocking) -> None:
         self._blocking = blocking
         self._lock = blocking.lock()  # guards _events together with _waiting
         self._events: deque[SupervisionEvent] = deque(maxlen=KEPT)
         self._waiting: Ticket[None] | None = None
-        self._is_closed = False
+        self._is_over = False
+        #: True once its reader has closed it.
+        self.closed = False
 
     def put(self, event: SupervisionEvent) -> None:
         """Add an event and wake the reader; the oldest goes if nobody reads."""
         with self._lock:
-            self._events.append(event)
+            if not self.closed:
+                self._events.append(event)
+            waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            write(waiting)
+
+    def end(self) -> None:
+        """Note that there will be no more; wakes the reader, who still gets what is there. For the supervisor."""
+        with self._lock:
+            self._is_over = True
             waiting, self._waiting = self._waiting, None
         if waiting is not None:
             write(waiting)
 
     def close(self) -> None:
-        """Note that there will be no more; wakes the reader, who still gets what is there."""
+        """Drop what is unread, and take no more; from any thread, and again. A reader that waits is woken, and ends."""
         with self._lock:
-            self._is_closed = True
-            waiting, self._waiting = self._waiting, None
-        if waiting is not None:
-            write(waiting)
+            self.closed = True
+            self._events.clear()
+        self.end()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        self.close()
 
     def get(self, timeout: float | None = None) -> SupervisionEvent:
         """Return the next event.
@@ -103,8 +126,11 @@ class EventStream:
         Raises:
             TicketTimeoutError: if there is none after ``timeout`` real seconds.
             ActorDeadError: if there are no more, because the supervisor has ended.
+            ValueError: if the stream is closed.
         """
         event = self._next(timeout)
+        if event is None and self.closed:
+            raise ValueError(f"{self!r} has no events any more: subscribe() gives a new one")
         if event is None:
             raise ActorDeadError(f"the supervisor of {self!r}")
         return event
@@ -123,6 +149,7 @@ class EventStream:
             ValueError: if there is no such kind.
             TicketTimeoutError: if nothing happens for ``timeout`` seconds; it says what has happened.
             ActorDeadError: if there are no more, because the supervisor has ended.
+            ValueError: also if the stream is closed.
         """
         kind, dropped = EventKind(kind), deque[str](maxlen=10)
         if timeout is PATIENCE and self._blocking.is_virtual:  # this very object: nobody has said anything
@@ -140,7 +167,7 @@ class EventStream:
             dropped.append(f"{event.kind.value} {event.child}")
 
     def __iter__(self) -> Iterator[SupervisionEvent]:
-        """Return the events as they happen, until the supervisor has ended."""
+        """Return the events as they happen, until the supervisor has ended, or the stream is closed."""
         while (event := self._next(None)) is not None:
             yield event
 
@@ -149,13 +176,13 @@ class EventStream:
             with self._lock:
                 if self._events:
                     return self._events.popleft()
-                if self._is_closed:
+                if self._is_over:
                     return None
                 waiting = self._waiting = Ticket(self._blocking)
-            waiting.wait(timeout)  # woken by put and close
+            waiting.wait(timeout)  # woken by put, end and close
 
     def __repr__(self) -> str:
-        return f"<EventStream, {len(self._events)} unread>"
+        return "<EventStream, closed>" if self.closed else f"<EventStream, {len(self._events)} unread>"
 
 
 @final
@@ -168,7 +195,9 @@ class EventLog:
         #: Takes each event too: the supervisor above.
         self.forward: Callable[[SupervisionEvent], object] | None = None
         self._kept: deque[SupervisionEvent] = deque(maxlen=KEPT)
-        self._listeners: list[EventStream | pykka.ActorRef[Any]] = []
+        # Streams are held weakly: one that its reader has dropped is never read.
+        self._streams: list[weakref.ref[EventStream]] = []
+        self._listeners: list[pykka.ActorRef[Any]] = []
 
     def note(self, kind: EventKind, child: str, *, cause: BaseException | None = None, **fields: Any) -> None:
         """Make an event of it, and add that."""
@@ -200,12 +229,11 @@ class EventLog:
     def add(self, event: SupervisionEvent) -> None:
         """Keep an event, and tell it to those who listen; an actor that has ended listens no more."""
         self._kept.append(event)
+        for stream in self._open_streams():
+            stream.put(event)
         for listener in tuple(self._listeners):
             try:
-                if isinstance(listener, EventStream):
-                    listener.put(event)
-                else:
-                    listener.tell(event)
+                listener.tell(event)
             except Exception as error:  # noqa: BLE001  whoever it is, it must not end the supervisor
                 if isinstance(error, ChildUnavailableError) and not cast("Any", listener).ended.is_ready():
                     continue  # it is being restarted, and listens again when it is back
@@ -217,17 +245,27 @@ class EventLog:
 
     def subscribe(self, listener: EventStream | pykka.ActorRef[Any]) -> None:
         """Tell a stream or an actor each event from now on."""
-        self._listeners.append(listener)
+        if isinstance(listener, EventStream):
+            self._open_streams()  # forgets the others
+            self._streams.append(weakref.ref(listener))
+        else:
+            self._listeners.append(listener)
 
     def unsubscribe(self, listener: EventStream | pykka.ActorRef[Any]) -> None:
         """Tell it no more."""
         self._listeners = [each for each in self._listeners if each is not listener]
+        self._streams = [each for each in self._streams if each() is not listener]
 
     def close(self) -> None:
         """Let the streams end."""
-        for listener in self._listeners:
-            if isinstance(listener, EventStream):
-                listener.close()
+        for stream in self._open_streams():
+            stream.end()
+
+    def _open_streams(self) -> list[EventStream]:
+        """Return the streams that somebody may read; the others are forgotten."""
+        streams = [(each, stream) for each in self._streams if (stream := each()) is not None and not stream.closed]
+        self._streams = [each for each, _ in streams]
+        return [stream for _, stream in streams]
 
     @property
     def kept(self) -> tuple[SupervisionEvent, ...]:

@@ -10,6 +10,7 @@ import logging
 import queue
 import threading
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast, final
 
 import pykka
@@ -152,7 +153,7 @@ class PlainActor:
         hooked._actor_loop_teardown = lambda: None  # noqa: SLF001  as above; `_finish` answers what is left, with the cause
         hooked._actor_loop_setup = set_up_and_tell  # noqa: SLF001  as above
         hooked._handle_failure = record_failure  # noqa: SLF001  as above
-        hooked._handle_receive = lambda message: self._receive_alone(receive, message)  # noqa: SLF001  as above
+        hooked._handle_receive = partial(self._receive_alone, receive)  # noqa: SLF001  as above
         hooked.stop = stop_itself
         self._wrap_inbox()
 

@@ -141,7 +141,9 @@ class Reception:
         """Wait for the end of a child, without asking for it; of one that is down, return the last one."""
         directory, tenure = self._household.directory, self._household.tenure_of(child)
         if tenure is not None and tenure.life is not None:
-            return Deferred(tenure.life.ended.map(lambda ended: directory.result_of(child, ended.cause)))
+            if tenure.confirmed is None:
+                tenure.confirmed = tenure.life.ended.map(lambda ended: directory.result_of(child, ended.cause))
+            return Deferred(tenure.confirmed)
         if tenure is not None:  # its factory is at work
             return Deferred(self._errands.wait_down(child))
         return directory.last_result(child)

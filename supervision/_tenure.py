@@ -62,6 +62,8 @@ class Tenure:
     #: Since when it starts; None once it is up.
     beginning: Beginning | None = None
     has_entered: bool = False
+    #: What those are told who wait for its end; one for all of them, or each would stay until then.
+    confirmed: Ticket[ShutdownResult] | None = None
     is_stopping: bool = False
     #: When it was asked to end, in monotonic seconds.
     stopping_since: float | None = None

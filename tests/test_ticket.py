@@ -560,3 +560,45 @@ def test_ticket_keeps_no_callback_of_threads_that_have_waited_in_vain() -> None:
         thread.join()
 
     assert ticket._callbacks == []
+
+
+def test_forget_ready_takes_back_its_own_callback_while_another_thread_pops() -> None:
+    class Raced(list[Any]):
+        """A list from which another thread pops just before an index is used that was found before."""
+
+        def __delitem__(self, index: Any) -> None:
+            self.pop(0)
+            super().__delitem__(index)
+
+    def first(_: object) -> None: ...
+    def second(_: object) -> None: ...
+    def third(_: object) -> None: ...
+
+    ticket: Ticket[None] = Ticket()
+    ticket._callbacks = callbacks = Raced()
+    for callback in (first, second, third):
+        ticket.on_ready(callback)
+
+    ticket.forget_ready(second)
+
+    assert list(callbacks) == [first, third]
+
+
+def test_forget_ready_compares_by_identity_and_runs_no_code_of_a_callback() -> None:
+    class Twin:
+        def __call__(self, _: object) -> None: ...
+
+        def __eq__(self, other: object) -> bool:
+            raise LookupError("other people's code")
+
+        __hash__ = None  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]  nobody hashes it
+
+    ticket: Ticket[None] = Ticket()
+    twins = [Twin(), Twin(), Twin()]
+    for twin in twins:
+        ticket.on_ready(twin)
+
+    ticket.forget_ready(twins[1])
+    ticket.forget_ready(twins[2])
+
+    assert len(ticket._callbacks) == 1

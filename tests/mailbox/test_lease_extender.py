@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -112,7 +112,8 @@ class Foreign:
 def test_beat_raises_nothing_of_a_foreign_back_end_and_extends_the_lease_with_the_next_one() -> None:
     clock = FakeClock()
     _, message, heartbeat = leased(clock, 10)
-    message.courier = foreign = Foreign(message.courier)
+    foreign = Foreign(message.courier)
+    message.courier = cast("Any", foreign)
 
     with LeaseExtender(message, heartbeat, lease=10, clock=clock) as extender:
         clock.advance(6)
@@ -128,7 +129,7 @@ def test_beat_raises_nothing_of_a_foreign_back_end_and_extends_the_lease_with_th
 def test_extend_until_raises_nothing_of_a_foreign_back_end() -> None:
     clock = FakeClock()
     _, message, heartbeat = leased(clock, 10)
-    message.courier = Foreign(message.courier)
+    message.courier = cast("Any", Foreign(message.courier))
 
     with LeaseExtender(message, heartbeat, lease=10, clock=clock) as extender:
         extender.extend_until(clock.monotonic() + 30)

@@ -1,0 +1,197 @@
+"""Whatever can be asked of what lives leaves nothing behind: neither callbacks nor objects."""
+
+from __future__ import annotations
+
+import gc
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import pykka
+import pytest
+from pydantic import BaseModel
+
+from loopwarden import ChildSpec, HealthCheckRequest, ShutdownConfirmRequest, Ticket
+from loopwarden.actors import LoopActor, PauseRequest, ResumeRequest, Session, ShutdownRequest, Slice
+from loopwarden.errors import ActorDeadError, TicketTimeoutError, UnsupportedRequestError
+from loopwarden.supervision import CountChildrenRequest, EventStream, Supervisor, WhichChildrenRequest
+from loopwarden.testing import ProbeLoop
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PATIENCE = 60.0
+
+
+class Count(BaseModel, frozen=True):
+    count: int = 0
+
+
+class Counted(BaseModel, frozen=True):
+    pass
+
+
+class Plain(pykka.ThreadingActor):
+    def on_receive(self, message: Any) -> Any:
+        return message
+
+
+def counting() -> Slice[Count]:
+    def count(counted: Count, _: Counted) -> Count:
+        return Count(count=counted.count + 1)
+
+    return Slice(Count()).on(Counted, count)
+
+
+def cancel_all(*tickets: Ticket[Any]) -> None:
+    for ticket in tickets:
+        assert ticket.cancel()
+
+
+def wait_in_vain(*tickets: Ticket[Any]) -> None:
+    for ticket in tickets:
+        with pytest.raises(TicketTimeoutError):
+            ticket.wait(0.0001)
+
+
+def rounds(stack: ExitStack) -> dict[str, Callable[[], object]]:  # noqa: C901  one function for each thing to ask
+    loop = LoopActor.start(ProbeLoop(), name="loop")
+    stack.callback(loop.stop)
+    boss = stack.enter_context(
+        Supervisor.open("boss", children=[ChildSpec(id="loop", start=ProbeLoop), ChildSpec(id="plain", actor=Plain)])
+    )
+    child, plain = boss.child("loop"), boss.child("plain")
+    session = stack.enter_context(Session.open("shop", [counting()]))
+    stream = boss.subscribe()
+
+    def confirm_and_cancel() -> None:
+        cancel_all(*(ref.send(ShutdownConfirmRequest()) for ref in (loop, child, plain, boss)))
+        health()  # answered after them
+
+    def confirm_carried_and_cancel() -> None:
+        carried: Ticket[Any] = Ticket()
+        asked = loop.ask(ShutdownConfirmRequest(ticket=carried), block=False)
+        cancel_all(carried, asked)
+        health()
+
+    def health() -> None:
+        for ref in (loop, child, plain, boss):
+            ref.send(HealthCheckRequest()).wait(PATIENCE)
+
+    def children() -> None:
+        boss.send(WhichChildrenRequest()).wait(PATIENCE)
+        boss.send(CountChildrenRequest()).wait(PATIENCE)
+        boss.child("loop")
+        boss.events()
+
+    def open_and_close_a_child() -> None:
+        with session.child("basket", [counting()]) as basket:
+            basket.dispatch(Counted()).wait(PATIENCE)
+
+    def subscribe_and_drop() -> None:
+        boss.subscribe()
+
+    def subscribe_and_close() -> None:
+        with boss.subscribe() as opened:
+            wait_for_event(opened)
+
+    def wait_for_event(opened: EventStream) -> None:
+        with pytest.raises(TicketTimeoutError):
+            opened.get(0.0001)
+
+    def wait_for_the_end() -> None:
+        wait_in_vain(loop.ended, child.ended, boss.ended, session.ended)
+
+    def derive_and_cancel() -> None:
+        cancel_all(loop.ended.map(lambda _: None), loop.ended.join(child.ended), boss.ended.map(lambda _: None))
+
+    def ask() -> None:
+        plain.ask("hello", timeout=PATIENCE)
+        plain.proxy()
+        with pytest.raises(UnsupportedRequestError):
+            loop.ask("hello", timeout=PATIENCE)
+        session.dispatch(Counted()).wait(PATIENCE)
+        session.snapshot()
+
+    def pause_and_resume() -> None:
+        boss.send(PauseRequest()).wait(PATIENCE)
+        boss.send(ResumeRequest()).wait(PATIENCE)
+
+    return {
+        "confirm and cancel": confirm_and_cancel,
+        "confirm carried and cancel": confirm_carried_and_cancel,
+        "health": health,
+        "children": children,
+        "a child of a session": open_and_close_a_child,
+        "subscribe and drop": subscribe_and_drop,
+        "subscribe and close": subscribe_and_close,
+        "an event in vain": lambda: wait_for_event(stream),
+        "the end in vain": wait_for_the_end,
+        "derive and cancel": derive_and_cancel,
+        "ask": ask,
+        "pause and resume": pause_and_resume,
+    }
+
+
+def live() -> tuple[int, int]:
+    """Return how many objects there are, and how many callbacks of tickets."""
+    gc.collect()
+    objects: list[Any] = gc.get_objects()
+    return len(objects), sum(len(each._callbacks) for each in objects if issubclass(type(each), Ticket))
+
+
+def grown(count: int) -> dict[str, tuple[float, float]]:
+    """Return by how many objects and callbacks a round of each kind grows what lives, if it does."""
+    result: dict[str, tuple[float, float]] = {}
+    with ExitStack() as stack:
+        for name, ask in rounds(stack).items():
+            for _ in range(10):
+                ask()
+            objects, callbacks = live()
+            for _ in range(count):
+                ask()
+            more_objects, more_callbacks = live()
+            growth = (more_objects - objects) / count, (more_callbacks - callbacks) / count
+            if max(growth) > 0.2:
+                result[name] = growth
+    return result
+
+
+def test_service_session_and_stream_keep_nothing_of_what_was_asked() -> None:
+    assert grown(100) == {}
+
+
+@pytest.mark.prove
+@pytest.mark.timeout(600)
+def test_service_session_and_stream_keep_nothing_of_what_was_asked_ten_thousand_times() -> None:
+    assert grown(10_000) == {}
+
+
+def test_session_forgets_a_child_that_has_ended() -> None:
+    with Session.open("shop", [counting()]) as session:
+        for number in range(20):
+            session.child(f"basket {number}", [counting()]).close()
+        session.ask(ShutdownRequest(), block=False).wait_ready(PATIENCE)  # answered after the ends of the children
+
+        assert session._children == {}
+
+
+def test_closed_stream_is_told_nothing_more_and_says_so() -> None:
+    with Supervisor.open("boss") as boss:
+        stream = boss.subscribe()
+        boss.spawn(ChildSpec(id="first", start=ProbeLoop))
+        stream.close()
+        boss.spawn(ChildSpec(id="second", start=ProbeLoop))
+
+        assert list(stream) == []
+        with pytest.raises(ValueError, match=r"subscribe\(\) gives a new one"):
+            stream.get(0.0)
+        assert (stream.closed, repr(stream)) == (True, "<EventStream, closed>")
+
+
+def test_stream_that_ends_with_its_supervisor_is_not_closed() -> None:
+    with Supervisor.open("boss") as boss:
+        stream = boss.subscribe()
+
+    assert not stream.closed
+    with pytest.raises(ActorDeadError):
+        stream.get(0.0)
