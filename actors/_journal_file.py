@@ -12,7 +12,13 @@ from loopwarden._private_files import make_private_file
 from loopwarden.actors._file_lock import FileLock
 from loopwarden.actors._journal_marks import JournalMarks
 from loopwarden.actors._journal_record import Record
-from loopwarden.errors import JournalDamagedError, JournalError, JournalLockedError, JournalUnavailableError
+from loopwarden.errors import (
+    JournalDamagedError,
+    JournalDeletedError,
+    JournalError,
+    JournalLockedError,
+    JournalUnavailableError,
+)
 from loopwarden.mailbox._sqlite_file import outlive_forks, statements_of, use_wal
 
 if TYPE_CHECKING:
@@ -64,6 +70,7 @@ class JournalFile:
             self._marks = JournalMarks(self.path)
             make_private_file(self.path)  # SQLite's own files are made alike
             self._connection = self._connect(synchronous)
+            self._identity = _identity_of(self.path)
             self._epoch = self._take_over(self._connection)
         except BaseException:
             self.close()
@@ -76,6 +83,7 @@ class JournalFile:
 
         Raises:
             JournalLockedError: if another session has taken the file over; then nothing can be written any more.
+            JournalDeletedError: if the file is not there any more; what was written is lost.
             JournalUnavailableError: if the file cannot be read or written now; then nothing was.
         """
         with self._lock:
@@ -91,6 +99,11 @@ class JournalFile:
                     if epoch != self._epoch:
                         raise JournalLockedError(self.path, "another session has taken it over")
                     yield connection
+            # After the commit, or it could go just in between. By its name: closing another descriptor of the file
+            # would take away SQLite's locks.
+            if _identity_of(self.path) != self._identity:
+                text = "it was deleted or replaced while it was open, so its session cannot go on"
+                raise JournalDeletedError(self.path, text)
 
     def marked(self, session: str) -> int:
         """Return the number of the last event that a session is known to have committed; 0 if that is not known."""
@@ -194,6 +207,15 @@ class JournalFile:
 
     def __repr__(self) -> str:
         return f"<JournalFile {str(self.path)!r}{', closed' if self._connection is None else ''}>"
+
+
+def _identity_of(path: Path) -> tuple[int, int] | None:
+    """Return what tells a file from another of the same name; None if there is none."""
+    try:
+        found = os.stat(path)  # noqa: PTH116  with each commit, and this is faster
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _is_something_else(path: Path) -> bool:

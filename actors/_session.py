@@ -18,7 +18,13 @@ from loopwarden.actors._reducers import DispatchResult, Reducers
 from loopwarden.actors._session_ref import Adopt, ChildEnded, Restore, SessionRef, StateRequest, ready_ref
 from loopwarden.actors._session_snapshot import SessionCodec
 from loopwarden.clock import Clock, resolve_clock
-from loopwarden.errors import ActorDeadError, JournalLockedError, TicketError, UnsupportedRequestError
+from loopwarden.errors import (
+    ActorDeadError,
+    JournalDeletedError,
+    JournalLockedError,
+    TicketError,
+    UnsupportedRequestError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -277,7 +283,7 @@ class Session(ControlActor):
             what = type_name(envelope[0])
             report(logging.WARNING, "%s could not do %s: %s", self._actor_ref, what, describe(error), error=error)
         # Then what is in the file is no longer what we know; whoever opens it next knows better.
-        return error if isinstance(error, JournalLockedError) else None
+        return error if isinstance(error, JournalLockedError | JournalDeletedError) else None
 
     def _handle(self, envelope: Envelope) -> BaseException | None:
         """Handle a message that is no event; return what ends the session."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import multiprocessing
 import os
 import signal
@@ -137,6 +138,7 @@ def _serve(asked: Connection) -> None:
     parent = multiprocessing.parent_process()
     if parent is not None:
         SYSTEM.start_thread(partial(_end_with, parent), "loopwarden-parent")
+        _be_killed_with(parent)
     with suppress(EOFError, OSError):
         while True:
             asked.send_bytes(_answer(asked.recv_bytes()))
@@ -156,6 +158,22 @@ def _answer(request: bytes) -> Buffer:
         except BaseException:  # noqa: BLE001, S110  as above; what it is told as instead comes next
             pass
         return ForkingPickler.dumps((None, RuntimeError(describe(error)), trace))
+
+
+def _be_killed_with(parent: BaseProcess) -> None:
+    """Have the system kill this process when its parent is gone, also in the middle of code that holds the GIL.
+
+    Nothing is written to the pipe that multiprocessing keeps to a child, so the only signal that comes from it is that
+    of its end. ``PR_SET_PDEATHSIG`` would not do: it counts the end of the thread that made the process, and a pool's
+    threads end before the parent does.
+    """
+    if sys.platform != "linux":
+        return  # a signal of the system's choice can be had from a pipe only there
+    with suppress(OSError):
+        fcntl.fcntl(parent.sentinel, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(parent.sentinel, fcntl.F_SETSIG, signal.SIGKILL)
+        flags = fcntl.fcntl(parent.sentinel, fcntl.F_GETFL)
+        fcntl.fcntl(parent.sentinel, fcntl.F_SETFL, flags | os.O_ASYNC)
 
 
 def _end_with(parent: BaseProcess) -> None:

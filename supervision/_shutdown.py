@@ -11,7 +11,7 @@ import pykka
 
 from loopwarden._log import describe, report
 from loopwarden._ticket import SharedTicket, Ticket, write
-from loopwarden.actors import AbandonRequest, ShutdownConfirmRequest, ShutdownRequest, ShutdownResult
+from loopwarden.actors import ZOMBIES, AbandonRequest, ShutdownConfirmRequest, ShutdownRequest, ShutdownResult
 from loopwarden.actors._helper import run_apart
 from loopwarden.actors._messages import StopSoon
 from loopwarden.errors import LoopAbandonedError
@@ -24,6 +24,7 @@ from loopwarden.supervision._shutdown_report import (
     ShutdownReport,
     exit_code_of,
     reports_of,
+    with_left_behind,
 )
 
 if TYPE_CHECKING:
@@ -211,7 +212,8 @@ class Shutdown:
         if asked.is_ready():
             reason, budget = asked.wait(0)
             began, seconds = budget.began, budget.seconds
-        loops = reports_of(result)
+        left_behind = ZOMBIES.names
+        loops = with_left_behind(reports_of(result), left_behind)
         ends = [phase.completed for phase in self._phases if phase.name in {"offload", "loops"}]
         in_time = self._has_ended and all(ends)
         gave_up = cause is not None and self._has_ended and not isinstance(cause, LoopAbandonedError)
@@ -224,6 +226,7 @@ class Shutdown:
             phases=tuple(self._phases),
             loops=loops,
             error=describe(cause) if cause is not None and gave_up else None,
+            left_behind=left_behind,
         )
 
     def _result(self) -> ShutdownResult:

@@ -21,11 +21,14 @@ __all__ = [
     "exit_code_of",
     "report_of",
     "reports_of",
+    "with_left_behind",
 ]
 
 #: In this order: intake stops everywhere; what is in hand completes; work beside the loops completes; loops end;
 #: daemons stop and mailboxes are closed.
 Phase: TypeAlias = Literal["not ready", "drain", "offload", "loops", "close"]
+#: What the threads of a loop are called after it, which may be given up.
+THREADS = ("worker", "control", "start")
 
 
 #: Seconds for all that is left to do when the budget is over, or the loops have ended: to give back what was in hand,
@@ -75,6 +78,8 @@ class ShutdownReport(_Part):
     loops: tuple[LoopReport, ...]
     #: What ended the tree, if it was not asked to.
     error: str | None = None
+    #: The threads of this process that were given up, also before the shutdown, and still run.
+    left_behind: tuple[str, ...] = ()
 
     @property
     def fates(self) -> tuple[MessageFate, ...]:
@@ -96,6 +101,7 @@ class ShutdownReport(_Part):
             f"messages: {fates}",
             *(f"{loop.path}: {_what_happened(loop)}" for loop in self.loops if not loop.clean),
             *(f"phase {each.name!r} was not completed" for each in self.phases if not each.completed),
+            *([f"threads left behind: {', '.join(self.left_behind)}"] if self.left_behind else []),
             *([] if self.error is None else [f"ended by {self.error}"]),
             f"exit code {self.exit_code.value} ({self.exit_code.name})",
         ]
@@ -131,6 +137,20 @@ def report_of(result: ShutdownResult, path: str | None = None) -> LoopReport:
         error=result.error,
         stack=result.stack,
     )
+
+
+def with_left_behind(loops: tuple[LoopReport, ...], threads: tuple[str, ...]) -> tuple[LoopReport, ...]:
+    """Return the reports of loops, of which none ended cleanly that has left a thread behind."""
+
+    def judge(loop: LoopReport) -> LoopReport:
+        name = loop.path.rpartition("/")[2]
+        left = [each for each in threads if each in {name, *(f"{name}-{kind}" for kind in THREADS)}]
+        if not left or not loop.clean:
+            return loop
+        text = f"given up before the shutdown, and still running: {', '.join(left)}"
+        return loop.model_copy(update={"clean": False, "error": text})
+
+    return tuple(judge(loop) for loop in loops)
 
 
 def exit_code_of(loops: tuple[LoopReport, ...], *, gave_up: bool, in_time: bool, overtime: float) -> ExitCode:

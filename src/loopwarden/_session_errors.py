@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "JournalDamagedError",
+    "JournalDeletedError",
     "JournalError",
     "JournalLockedError",
     "JournalReplayError",
@@ -42,6 +43,10 @@ class JournalDamagedError(JournalError):
         super().__init__(path, text)
         self.session = session
         self.sequence = sequence
+
+
+class JournalDeletedError(JournalError):
+    """The file was deleted, moved or replaced while a session had it open, so what is written there is lost."""
 
 
 class JournalLockedError(JournalError):

@@ -21,6 +21,7 @@
     │   └── SupervisorGaveUp               the child: it failed more often than the supervisor allows
     ├── JournalError                       the journal of a session could not be used
     │   ├── JournalDamagedError            the world: what is in the file is not what was written
+    │   ├── JournalDeletedError            the others: the file was deleted or replaced while it was open
     │   ├── JournalLockedError             the others: another session has the file
     │   ├── JournalReplayError             you: it was written with other events, slices or reducers
     │   └── JournalUnavailableError        the world: it cannot be read or written now; trying later may help
@@ -57,6 +58,7 @@ from loopwarden._mailbox_errors import (
 from loopwarden._root_error import LoopwardenError
 from loopwarden._session_errors import (
     JournalDamagedError,
+    JournalDeletedError,
     JournalError,
     JournalLockedError,
     JournalReplayError,
@@ -73,6 +75,7 @@ __all__ = [
     "InvalidChildError",
     "InvalidParameterError",
     "JournalDamagedError",
+    "JournalDeletedError",
     "JournalError",
     "JournalLockedError",
     "JournalReplayError",

@@ -18,6 +18,7 @@ from loopwarden.actors import Session, Slice
 from loopwarden.actors._journal_file import JournalFile
 from loopwarden.errors import (
     JournalDamagedError,
+    JournalDeletedError,
     JournalError,
     JournalLockedError,
     JournalReplayError,
@@ -806,3 +807,42 @@ def test_a_record_that_the_session_does_not_know_ends_it_so_that_it_begins_anew_
 
     assert isinstance(session.ended.wait(60).cause, JournalLockedError)
     assert seen(session) == (1,)
+
+
+def delete(path: Path) -> None:
+    for each in path.parent.iterdir():
+        each.unlink()
+
+
+def replace(path: Path) -> None:
+    delete(path)
+    write(path, 1)
+
+
+@pytest.mark.parametrize("how", [delete, replace])
+def test_session_whose_journal_is_deleted_or_replaced_ends_and_says_so(path: Path, how: Callable[[Path], None]) -> None:
+    session = opened(path)
+    session.dispatch(Added(number=1)).wait(60)
+
+    how(path)
+    lost = session.dispatch(Added(number=2))
+
+    with pytest.raises(JournalDeletedError, match="was deleted or replaced while it was open, so its session cannot"):
+        lost.wait(60)
+    assert isinstance(session.ended.wait(60).cause, JournalDeletedError)
+    assert seen(session) == (1,)
+
+
+def test_session_whose_journal_is_deleted_leaves_the_path_to_the_next(path: Path) -> None:
+    session = opened(path)
+    delete(path)
+
+    with opened(path) as another:
+        another.dispatch(Added(number=5)).wait(60)
+        with pytest.raises(JournalDeletedError):
+            session.dispatch(Added(number=2)).wait(60)
+        another.dispatch(Added(number=6)).wait(60)
+
+    session.ended.wait(60)
+    with opened(path) as again:
+        assert seen(again) == (5, 6)

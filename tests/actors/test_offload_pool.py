@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
+import select
 import signal
 import subprocess
 import sys
@@ -599,6 +601,38 @@ def test_processes_end_with_the_one_that_has_started_them() -> None:
         process.kill()
 
         assert process.stdout.read() == ""  # it returns when the worker, which has the other end too, is gone
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no signal can be had from a pipe")
+def test_process_of_a_pool_that_holds_the_interpreter_ends_with_the_one_that_has_started_it(tmp_path: Path) -> None:
+    fifo = tmp_path / "begun"
+    os.mkfifo(fifo)
+    # A pattern that backtracks for hours; from the moment it is told of, no other thread runs.
+    work = (
+        "import os, re, sys; sys.setswitchinterval(1_000); "
+        f"open({str(fifo)!r}, 'w').write(str(os.getpid())); re.match('(a+)+$', 'a' * 64 + 'b')"
+    )
+    program = (
+        "import sys\n"
+        "from loopwarden import OffloadPool\n"
+        "if __name__ == '__main__':\n"
+        "    pool = OffloadPool(processes=True, workers=1)\n"
+        f"    pool.submit(exec, {work!r}, {{}})\n"
+        "    sys.stdin.read()\n"
+    )
+    command = [sys.executable, "-P", "-c", program]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        worker = os.pidfd_open(int(fifo.read_text(encoding="utf-8")))
+        process.kill()
+        process.wait()
+
+        try:
+            has_ended, _, _ = select.select([worker], [], [], 20)  # the seconds only matter when it fails
+            assert has_ended
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(worker, signal.SIGKILL)
+            os.close(worker)
 
 
 def test_offload_pool_whose_work_is_not_done_in_time_is_told_in_the_report() -> None:

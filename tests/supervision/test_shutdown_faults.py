@@ -309,3 +309,36 @@ def test_service_keeps_nothing_of_the_signals_of_others_that_woke_it(clock: Fake
 
     assert asked._callbacks == []
     assert len(root.ended._callbacks) <= before
+
+
+def test_report_tells_of_a_thread_that_was_given_up_before_the_shutdown(jobs: Box, clock: FakeClock) -> None:
+    with Hold() as hold:
+
+        def hang_once(message: Mail) -> None:
+            if message.delivery_count == 1:
+                hold()
+
+        start = partial(MailboxLoop[Any], jobs, hang_once, clock=clock, concurrency=2)
+        service, returned = serving(clock, ChildSpec(id="loop", start=start))
+        child = service.ref.child("loop")
+        jobs.send("hangs")
+        hold.wait_reached()
+        [stuck] = [each for each in health(child).workers if each.in_hand is not None]
+        child.send(AbandonRequest(worker=stuck.worker, reason="it hangs")).wait(60)
+
+        service.shut_down()
+        report = returned.wait(60)
+
+    assert report.left_behind == ("loop-worker",)
+    assert [(loop.path, loop.clean, loop.abandoned) for loop in report.loops] == [("loop", False, False)]
+    assert "loop: given up before the shutdown, and still running: loop-worker" in str(report)
+    assert "threads left behind: loop-worker" in str(report)
+
+
+def test_report_of_a_shutdown_that_leaves_no_thread_behind_says_nothing_of_it(clock: FakeClock) -> None:
+    service, returned = serving(clock, ChildSpec(id="loop", start=ProbeLoop))
+
+    service.shut_down()
+
+    assert returned.wait(60).left_behind == ()
+    assert "left behind" not in str(returned.wait(0))
