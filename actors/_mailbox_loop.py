@@ -17,7 +17,7 @@ from loopwarden.actors._shift import Shift
 from loopwarden.actors._work_budget import WorkBudget, check_budget
 from loopwarden.clock import Clock, resolve_clock
 from loopwarden.mailbox._in_memory import make_message
-from loopwarden.mailbox._parameters import MAX_VISIBILITY, check_loop
+from loopwarden.mailbox._parameters import MAX_VISIBILITY, check_loop, check_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -142,12 +142,16 @@ class MailboxLoop(Generic[T]):
     ) -> None:
         """Work until the stop, the close of the mailbox, or ``max_iterations`` polls of each worker.
 
+        Only with ``max_iterations`` may ``wait_time_seconds`` be 0: an idle loop that never waits uses up a processor.
+
         Raises:
+            InvalidParameterError: if the loop cannot work like that.
             RuntimeError: if it is running already.
             BaseException: what a handler raised that ends the loop.
         """
         lease = self._lease if visibility_timeout is None else visibility_timeout
         wait = self._wait if wait_time_seconds is None else wait_time_seconds
+        check_run(self._source.name, lease, wait, max_iterations)
         done: Ticket[None] = Ticket(self._clock.blocking)
         shift = Shift(
             lambda worker: worker.run(max_iterations, lease, wait),
@@ -358,7 +362,8 @@ def _check_failures(crash_on: object, backoff: object) -> None:
         raise TypeError(f"crash_on must be a tuple of exception classes, got {crash_on!r}")
     if not isinstance(backoff, Backoff):
         raise TypeError(f"backoff must be a Backoff, such as Backoff(minimum=0.5, maximum=60), got {backoff!r}")
-    if backoff.maximum > MAX_VISIBILITY:
+    if backoff.maximum * (1 + backoff.jitter) > MAX_VISIBILITY:
         raise ValueError(
-            f"backoff.maximum must be at most {MAX_VISIBILITY} s, as long as a lease can be, got {backoff!r}"
+            f"backoff.maximum must be at most {MAX_VISIBILITY} s with its jitter, as long as a message can stay away,"
+            f" got {backoff!r}"
         )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 import weakref
 from typing import TYPE_CHECKING, Any, Self, TypeVar, final
 
+from loopwarden._arguments import is_number, is_whole
 from loopwarden._ticket import Ticket, orphan, write
 from loopwarden.actors._forgotten import forget_pool, remember_pool
 from loopwarden.actors._offload_crew import OffloadCrew, ThreadCrew, name_of
@@ -51,7 +51,7 @@ class OffloadPool:
         self, name: str = "offload", *, workers: int = 4, processes: bool = False, clock: Clock | None = None
     ) -> None:
         clock = resolve_clock(clock)
-        if type(workers) is not int or workers < 1:
+        if not is_whole(workers) or workers < 1:
             raise ValueError(f"workers of {name!r} must be a whole number from 1 on, got {workers!r}")
         self.name = name
         self._clock = clock
@@ -82,7 +82,7 @@ class OffloadPool:
         """
         if not callable(function):
             raise TypeError(f"submit() takes something to call, got {function!r}")
-        if timeout is not None and (type(timeout) not in {int, float} or not 0 <= timeout < math.inf):
+        if timeout is not None and (not is_number(timeout) or timeout < 0):
             raise TypeError(f"timeout must be a number of seconds from 0 on, or None, got {timeout!r}")
         ticket: Ticket[T] = Ticket(self._clock.blocking)
         with self._lock:

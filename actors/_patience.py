@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-import math
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from loopwarden._arguments import is_number
 from loopwarden._log import report
 from loopwarden._ticket import Ticket, write
 
@@ -66,6 +66,6 @@ def checked_timeout(timeout: float) -> float:
     Raises:
         ValueError: if it is no number of seconds from 0 on.
     """
-    if type(timeout) not in {int, float} or not 0 <= timeout < math.inf:
+    if not is_number(timeout) or timeout < 0:
         raise ValueError(f"timeout must be a number of seconds from 0 on, got {timeout!r}")
     return timeout

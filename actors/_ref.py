@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
 import pykka
 from typing_extensions import override
 
-from loopwarden._ticket import Ticket, orphan, resolve_from, wait_all, write
+from loopwarden._log import describe
+from loopwarden._ticket import Ticket, check_wait, orphan, resolve_from, wait_all, write
 from loopwarden.actors._envelope import refuse
 from loopwarden.actors._messages import HealthCheckRequest, HealthStatus, Request, TicketCarrier
 from loopwarden.errors import ActorDeadError
@@ -173,5 +174,13 @@ def check_health(refs: Iterable[ControlRef], timeout: float | None = 5.0) -> lis
         TicketTimeoutError: if not all have answered by then; it says how many have not.
     """
     if isinstance(refs, ControlRef):
-        raise TypeError("check_health() takes a list of refs, got a single one")
-    return wait_all([ref.send(HealthCheckRequest()) for ref in refs], timeout)
+        raise TypeError("refs must be a list of refs, got a single one")
+    try:
+        asked = list(refs)
+    except TypeError:
+        raise TypeError(f"refs must be a list of refs, got {describe(refs)}") from None
+    for ref in asked:
+        if not isinstance(ref, ControlRef):  # pyright: ignore[reportUnnecessaryIsInstance]  a caller without types
+            raise TypeError(f"refs must be refs of our actors, got {describe(ref)} among them")
+    check_wait(timeout)
+    return wait_all([ref.send(HealthCheckRequest()) for ref in asked], timeout)

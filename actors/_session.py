@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from typing_extensions import override
 
+from loopwarden._arguments import is_whole
 from loopwarden._log import describe, report, type_name
 from loopwarden.actors._actor import ControlActor, Deferred
 from loopwarden.actors._journal_file import JournalFile
@@ -95,7 +96,7 @@ class Session(ControlActor):
             raise ValueError(f"the name of a session must be text that can be written as UTF-8, got {name!r}")
         if synchronous not in {"NORMAL", "FULL"}:
             raise ValueError(f"session {name!r}: synchronous must be 'NORMAL' or 'FULL', got {synchronous!r}")
-        if type(snapshot_every) is not int or snapshot_every < 1:
+        if not is_whole(snapshot_every) or snapshot_every < 1:
             raise ValueError(
                 f"session {name!r}: snapshot_every must be a whole number from 1 on, got {snapshot_every!r}"
             )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, final
 
 from pydantic import BaseModel, ConfigDict
 
+from loopwarden._arguments import is_whole
 from loopwarden.clock import Clock, resolve_clock
 from loopwarden.mailbox import SupportsWaitVisible
 from loopwarden.mailbox._token import Token, wait_with
@@ -76,7 +77,7 @@ class WorkBudget:
 
     def __init__(self, limit: int, name: str = "budget", *, clock: Clock | None = None) -> None:
         clock = resolve_clock(clock)
-        if type(limit) is not int or limit < 1:
+        if not is_whole(limit) or limit < 1:
             raise ValueError(f"limit of {name!r} must be a whole number from 1 on, got {limit!r}")
         self.limit = limit
         self.name = name
@@ -92,7 +93,7 @@ class WorkBudget:
         Raises:
             ValueError: if one of its messages would be more than the limit.
         """
-        if type(weight) is not int or not 1 <= weight <= self.limit:
+        if not is_whole(weight) or not 1 <= weight <= self.limit:
             raise ValueError(f"weight must be a whole number from 1 to the limit {self.limit}, got {weight!r}")
         return Share(weight)
 

@@ -32,6 +32,7 @@ from loopwarden.mailbox._parameters import (
     check_receive,
     check_reply_to,
     check_seconds,
+    check_token,
 )
 from loopwarden.mailbox._shelf import Entry
 from loopwarden.mailbox._token import Token, wait_with
@@ -279,7 +280,7 @@ class InMemoryMailbox(Generic[T, R]):
         if max_messages is not asked[0] or visibility_timeout is not asked[1] or wait_time_seconds is not asked[2]:
             check_receive(self._name, max_messages, visibility_timeout, wait_time_seconds)
             self._asked = (max_messages, visibility_timeout, wait_time_seconds)
-        if token is None or not token.stopped:
+        if token is None or (type(token) is Token and not token.stopped):
             with self._lock:
                 try:
                     messages = self.desk.take_fresh(max_messages, visibility_timeout, token)
@@ -293,6 +294,7 @@ class InMemoryMailbox(Generic[T, R]):
     def _receive_slowly(  # noqa: C901  one loop, of which every step needs the lock
         self, max_messages: int, visibility_timeout: float, wait_time_seconds: float, token: Token | None
     ) -> list[Message[T, R]]:
+        check_token(self._name, token)
         deadline: float | None = None
         gate: Gate | None = None
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from loopwarden.mailbox._parameters import check_seconds, check_token
 from loopwarden.mailbox._token import Token, wait_with
 
 if TYPE_CHECKING:
@@ -16,6 +17,11 @@ __all__ = ["Lookout", "wait_visible"]
 
 class Lookout(Protocol):
     """A mailbox, as one sees it who only looks."""
+
+    @property
+    def name(self) -> str:
+        """The mailbox's name."""
+        ...
 
     @property
     def lock(self) -> Lock:
@@ -40,6 +46,8 @@ def wait_visible(lookout: Lookout, clock: Clock, timeout: float, token: Token | 
     It is not promised to whoever is told: somebody else may be faster. Whoever is woken wakes the next one too, so that
     nothing is left lying because one did not take it after all.
     """
+    check_seconds(lookout.name, "timeout", timeout)
+    check_token(lookout.name, token)
     deadline = clock.monotonic() + timeout
     gate: Gate | None = None
     waiters = lookout.waiters

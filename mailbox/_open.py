@@ -10,6 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 from loopwarden._blocking import SYSTEM
 from loopwarden._forks import at_fork
+from loopwarden._log import describe
 from loopwarden.clock import SYSTEM_CLOCK, current_clock
 from loopwarden.errors import InvalidParameterError
 from loopwarden.mailbox._in_memory import InMemoryMailbox
@@ -69,6 +70,10 @@ def open_mailbox(url: str, *, body: Any = Any, reply: Any = Any, **options: Any)
         InvalidParameterError: if the URL names no mailbox that can be opened, or one in memory that is open already
             with another type of bodies or of replies, or with other options; who gives none gets it as it is.
     """
+    if type(url) is not str:
+        raise InvalidParameterError(
+            describe(url), "url", url, "a string, like memory://jobs or sqlite:///path/to/file#jobs"
+        )
     parts = urlsplit(url)
     if parts.scheme == "memory" and parts.netloc:
         types = {name: kind for name, kind in (("body", body), ("reply", reply)) if kind is not Any}

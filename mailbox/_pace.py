@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
+from loopwarden._arguments import is_number
 from loopwarden.errors import InvalidParameterError
+from loopwarden.mailbox._parameters import check_token
 from loopwarden.mailbox._token import Token, wait_with
 
 if TYPE_CHECKING:
@@ -23,8 +25,9 @@ def paced(items: Iterable[I], rate: float | None, clock: Clock, token: Token | N
     Raises:
         InvalidParameterError: if ``rate`` is not a positive number, before anything is yielded.
     """
-    if rate is not None and (type(rate) not in {int, float} or not 0 < rate < float("inf")):
+    if rate is not None and (not is_number(rate) or rate <= 0):
         raise InvalidParameterError(mailbox, "rate", rate, "a positive number of letters a second")
+    check_token(mailbox, token)
     return _paced(items, rate, clock, token)
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from loopwarden._arguments import is_number, is_whole
+from loopwarden._log import describe
 from loopwarden.errors import InvalidParameterError
+from loopwarden.mailbox._token import Token
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -25,8 +28,10 @@ __all__ = [
     "check_new_name",
     "check_receive",
     "check_reply_to",
+    "check_run",
     "check_seconds",
     "check_text",
+    "check_token",
     "refuse_letter",
 ]
 
@@ -40,18 +45,19 @@ DEDUP_WINDOW = 300.0
 MAX_BATCH = 1_000
 #: Workers of one loop: a process has room for some thousand threads in all.
 MAX_WORKERS = 10_000
+#: Seconds that a loop leases a message for, at least: with none, each is delivered again while it is worked on.
+LEAST_LEASE = 1.0
 
 
 def check_seconds(mailbox: str, parameter: str, value: float, most: float = MAX_VISIBILITY) -> None:
     """Refuse what is not a number of seconds from 0 to ``most``."""
-    # The types are asked exactly: True is an int, and a string compares with nothing. NaN is in no range.
-    if type(value) not in (int, float) or not 0 <= value <= most:
+    if not is_number(value) or not 0 <= value <= most:
         raise InvalidParameterError(mailbox, parameter, value, f"a number of seconds from 0 to {most:g}")
 
 
 def check_whole(mailbox: str, parameter: str, value: int, most: int) -> None:
     """Refuse what is not a whole number from 1 to ``most``."""
-    if type(value) is not int or not 1 <= value <= most:
+    if not is_whole(value) or not 1 <= value <= most:
         raise InvalidParameterError(mailbox, parameter, value, f"a whole number from 1 to {most}")
 
 
@@ -62,8 +68,14 @@ def check_limits(mailbox: str, max_deliveries: int | None, max_size: int | None)
             check_whole(mailbox, parameter, value, 2**31)
 
 
+def check_token(mailbox: str, token: Token | None) -> None:
+    """Refuse what is no token, and not None either."""
+    if token is not None and type(token) is not Token:
+        raise InvalidParameterError(mailbox, "token", token, "a Token, or None")
+
+
 def check_receive(mailbox: str, max_messages: int, visibility_timeout: float, wait_time_seconds: float) -> None:
-    """Check all that a receive takes."""
+    """Check all numbers that a receive takes."""
     check_whole(mailbox, "max_messages", max_messages, MAX_BATCH)
     check_seconds(mailbox, "visibility_timeout", visibility_timeout)
     check_seconds(mailbox, "wait_time_seconds", wait_time_seconds, MAX_WAIT)
@@ -81,9 +93,25 @@ def check_loop(
     """Check all that a loop over a mailbox takes."""
     check_whole(mailbox, "concurrency", concurrency, MAX_WORKERS)
     check_whole(mailbox, "prefetch", prefetch, MAX_BATCH)
-    check_seconds(mailbox, "visibility_timeout", visibility_timeout)
-    check_seconds(mailbox, "wait_time_seconds", wait_time_seconds, MAX_WAIT)
+    check_run(mailbox, visibility_timeout, wait_time_seconds)
     check_seconds(mailbox, "longest_lease", longest_lease)
+
+
+def check_run(
+    mailbox: str, visibility_timeout: float, wait_time_seconds: float, max_iterations: int | None = None
+) -> None:
+    """Check how a loop polls; one that ends by itself need not wait."""
+    if not is_number(visibility_timeout) or not LEAST_LEASE <= visibility_timeout <= MAX_VISIBILITY:
+        expected = (
+            f"a number of seconds from {LEAST_LEASE:g} to {MAX_VISIBILITY}: each message is worked on for a while"
+        )
+        raise InvalidParameterError(mailbox, "visibility_timeout", visibility_timeout, expected)
+    if max_iterations is not None:
+        check_whole(mailbox, "max_iterations", max_iterations, 2**63)
+        check_seconds(mailbox, "wait_time_seconds", wait_time_seconds, MAX_WAIT)
+    elif not is_number(wait_time_seconds) or not 0 < wait_time_seconds <= MAX_WAIT:
+        expected = f"a number of seconds of more than 0, up to {MAX_WAIT}: a loop that never waits uses up a processor"
+        raise InvalidParameterError(mailbox, "wait_time_seconds", wait_time_seconds, expected)
 
 
 def check_text(mailbox: str, parameter: str, value: str | None, *, or_none: bool = False) -> None:
@@ -145,7 +173,7 @@ def _is_writable(text: str) -> bool:
 def check_name(name: str) -> str:
     """Return ``name``, which must be a non-empty string without control characters."""
     if type(name) is not str or not name or not name.isprintable():
-        raise InvalidParameterError(str(name), "name", name, "a non-empty printable string")
+        raise InvalidParameterError(describe(name), "name", name, "a non-empty printable string")
     return name
 
 

@@ -27,6 +27,11 @@ class SqliteLookout:
         self.waiters = waiters
 
     @property
+    def name(self) -> str:
+        """The mailbox's."""
+        return self._name
+
+    @property
     def lock(self) -> Lock:
         """The store's."""
         return self._store.lock

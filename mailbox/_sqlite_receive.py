@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from loopwarden._log import report
 from loopwarden.errors import MailboxClosedError
-from loopwarden.mailbox._parameters import check_receive
+from loopwarden.mailbox._parameters import check_receive, check_token
 from loopwarden.mailbox._token import Token, wait_with
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ def receive(  # noqa: PLR0917  one caller for messages, one for letters
 ) -> list[Message[B, Any]]:
     """Do what `Mailbox.receive` says."""
     check_receive(queue.name, max_messages, visibility_timeout, wait_time_seconds)
+    check_token(queue.name, token)
     deadline = clock.monotonic() + wait_time_seconds
     gate: Gate | None = None
     waiters = queue.waiters

@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, final
 
+from loopwarden._arguments import is_wait
+from loopwarden._log import describe
 from loopwarden.clock import Clock, resolve_clock
 
 if TYPE_CHECKING:
@@ -59,6 +61,8 @@ class Token:
 
     def wait(self, timeout: float | None = None, clock: Clock | None = None) -> bool:
         """Block until the stop, or until ``timeout`` seconds of the clock have passed; say which."""
+        if timeout is not None and not is_wait(timeout):
+            raise TypeError(f"timeout must be a number of seconds or None, got {describe(timeout)}")
         clock = resolve_clock(clock)
         deadline = None if timeout is None else clock.monotonic() + timeout
         in_time = True

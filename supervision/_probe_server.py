@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import errno
 import logging
-import math
 import selectors
 import socket
 from contextlib import suppress
 from typing import TYPE_CHECKING, Self, cast, final
 
+from loopwarden._arguments import is_number, is_whole
 from loopwarden._log import report
 from loopwarden.clock import Clock, resolve_clock
 
@@ -185,13 +185,13 @@ class ProbeServer:
 
 
 def _check(port: object, host: object, timeout: object, max_connections: object) -> None:
-    if type(port) is not int or not 0 <= port <= _LAST_PORT:
+    if not is_whole(port) or not 0 <= port <= _LAST_PORT:
         raise ValueError(f"port must be a whole number from 0 to {_LAST_PORT}, got {port!r}")
     if not isinstance(host, str) or not host:
         raise ValueError(f"host must be a name or an address, got {host!r}")
-    if not isinstance(timeout, int | float) or not 0 < timeout < math.inf:
+    if not is_number(timeout) or timeout <= 0:
         raise ValueError(f"timeout must be a number of seconds above 0, got {timeout!r}")
-    if type(max_connections) is not int or max_connections < 1:
+    if not is_whole(max_connections) or max_connections < 1:
         raise ValueError(f"max_connections must be a whole number from 1 on, got {max_connections!r}")
 
 

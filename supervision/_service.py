@@ -141,7 +141,9 @@ class Service:
         if self._has_run:
             raise RuntimeError(f"{self!r} has been run before")
         self._has_run = True
-        log_warnings(self.timeouts)
+        known = self._tree.spec if isinstance(self._tree, Supervisor) else None
+        children = () if known is None else (*known.children, *([] if known.template is None else [known.template]))
+        log_warnings(self.timeouts, [child.id for child in children if child.priority == "background"])
         try:
             report = self._run(owns_process=owns_process)
         except BaseException as error:

@@ -12,7 +12,7 @@ from loopwarden.mailbox._parameters import MAX_VISIBILITY, MAX_WAIT
 from loopwarden.supervision._budget import SHARES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from pydantic_core import ErrorDetails
 
@@ -48,7 +48,7 @@ class Timeouts(BaseModel):
     #: The budget: how long a shutdown takes at most, with all that belongs to it.
     shutdown_timeout: _Period = 30.0
     #: `drain_timeout` as it was given, under either name; None means as long as the budget.
-    drain_timeout_seconds: Annotated[float, Field(allow_inf_nan=False)] | None = Field(
+    drain_timeout_seconds: _Seconds | None = Field(
         default=None, alias="drain_timeout", validation_alias=AliasChoices("drain_timeout", "drain_timeout_seconds")
     )
     #: How long a message is leased.
@@ -101,9 +101,9 @@ def _sentence(fault: ErrorDetails) -> str:
     return f"{fault['loc'][0]}: {text[0].lower()}{text[1:]}, got {fault['input']!r}" if fault["loc"] else text
 
 
-def log_warnings(timeouts: Timeouts) -> None:
-    """Log each of the warnings."""
-    for warning in timeouts.warnings:
+def log_warnings(timeouts: Timeouts, background: Sequence[str] = ()) -> None:
+    """Log each of the warnings, and what goes badly with children of background priority, given by their ids."""
+    for warning in (*timeouts.warnings, *filter(None, [_background_doubt(timeouts, background)])):
         report(logging.WARNING, "%s", warning)
 
 
@@ -133,10 +133,10 @@ def _clamp_doubt(its: Timeouts) -> str | None:
     given = its.drain_timeout_seconds
     if given is None or given == its.drain_timeout:
         return None
-    return (
-        f"drain_timeout {_plain(given)} is not within {_plain(SHORTEST_DRAIN)} to {_plain(LONGEST_DRAIN)}, so"
-        f" {_plain(its.drain_timeout)} is used"
-    )
+    limits = f"within {_plain(SHORTEST_DRAIN)} to {_plain(LONGEST_DRAIN)}"
+    if its.shutdown_timeout < SHORTEST_DRAIN:  # then a drain is as long as that, and no shorter
+        limits = f"as long as shutdown_timeout {_plain(its.shutdown_timeout)}, which is below {_plain(SHORTEST_DRAIN)}"
+    return f"drain_timeout {_plain(given)} is not {limits}, so {_plain(its.drain_timeout)} is used"
 
 
 def _lease_doubt(its: Timeouts) -> str | None:
@@ -180,6 +180,19 @@ def _handler_doubt(its: Timeouts) -> str | None:
     return (
         f"longest_handler {_plain(longest)} is longer than {limit}, so a shutdown gives up a message that takes its"
         f" longest, and it is delivered again: raise {remedy}, or have the handler ask stop_asked()"
+    )
+
+
+def _background_doubt(its: Timeouts, children: Sequence[str]) -> str | None:
+    longest, share = its.longest_handler, SHARES["background"]
+    if longest is None or not children or not share * its.shutdown_timeout < longest or _handler_doubt(its) is not None:
+        return None
+    named = ", ".join(repr(child) for child in children[:3]) + (", …" if len(children) > 3 else "")  # noqa: PLR2004  a few
+    return (
+        f"longest_handler {_plain(longest)} is longer than {share * 100:g} % of shutdown_timeout"
+        f" {_plain(its.shutdown_timeout)}, the share of children of background priority ({named}), so a shutdown gives"
+        " up a message of theirs that takes its longest, and it is delivered again: raise shutdown_timeout, or have"
+        " the handler ask stop_asked()"
     )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, final
 
 from typing_extensions import override
 
+from loopwarden._arguments import is_number, is_whole
 from loopwarden._log import report, type_name
 from loopwarden.actors import (
     ZOMBIES,
@@ -115,10 +116,14 @@ class WatchdogActor(ControlActor):
         for name, policy in self._policies.items():
             if not isinstance(policy, StallPolicy):  # pyright: ignore[reportUnnecessaryIsInstance]  a caller without types
                 raise TypeError(f"the policy of loop {name!r} must be a StallPolicy, got {policy!r}")
-        if not interval > 0:  # nan is not
+        if not is_number(interval) or interval <= 0:
             raise ValueError(f"interval must be more than 0 seconds, got {interval!r}")
-        if max_zombies < 0:
-            raise ValueError(f"max_zombies must be 0 or more, got {max_zombies!r}")
+        if not is_whole(max_zombies) or max_zombies < 0:
+            raise ValueError(f"max_zombies must be a whole number from 0 on, got {max_zombies!r}")
+        if not is_number(patience) or patience < 0:
+            raise ValueError(f"patience must be a number of seconds from 0 on, got {patience!r}")
+        if not callable(leave):
+            raise TypeError(f"leave must be something to call, got {leave!r}")
         thresholds = [self._policy.threshold, *(each.threshold for each in self._policies.values())]
         self._interval = min(interval, min(thresholds) / LOOKS)
         self._max_zombies = max_zombies

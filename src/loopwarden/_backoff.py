@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import final
+
+from loopwarden._arguments import is_number
 
 __all__ = ["Backoff"]
 
@@ -26,7 +27,7 @@ class Backoff:
     def __post_init__(self) -> None:
         for name in ("minimum", "maximum", "jitter"):
             value = getattr(self, name)
-            if type(value) not in {int, float} or not 0 <= value < math.inf:
+            if not is_number(value) or value < 0:
                 raise ValueError(f"{name} of a back-off must be a number from 0 on, got {value!r}")
         if self.minimum > self.maximum:
             raise ValueError(f"minimum of a back-off must not be more than maximum, got {self!r}")

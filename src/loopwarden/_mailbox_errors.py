@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from loopwarden._log import describe
 from loopwarden._root_error import LoopwardenError
 
 __all__ = [
@@ -38,7 +39,7 @@ class InvalidParameterError(MailboxError, ValueError):
     """
 
     def __init__(self, mailbox: str, parameter: str, value: object, expected: str) -> None:
-        super().__init__(mailbox, f"{parameter} must be {expected}, got {value!r}")
+        super().__init__(mailbox, f"{parameter} must be {expected}, got {describe(value)}")
         self.parameter = parameter
         self.value = value
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import pykka
 from typing_extensions import override
 
+from loopwarden._arguments import is_wait
 from loopwarden._blocking import CURRENT, Blocking, Slot
 from loopwarden._callbacks import Entry, Resolving, forget_callback, run_callbacks
 from loopwarden._log import describe
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     from loopwarden.clock import Clock
 
-__all__ = ["SharedTicket", "Ticket", "orphan", "resolve_from", "settle", "wait_all", "write"]
+__all__ = ["SharedTicket", "Ticket", "check_wait", "orphan", "resolve_from", "settle", "wait_all", "write"]
 
 T = TypeVar("T")
 J = TypeVar("J")
@@ -132,8 +133,7 @@ class Ticket(pykka.Future[T]):
         """
         if self._slot.get(_OUTCOME) is not None:
             return True
-        if timeout is not None and (type(timeout) not in {int, float} or timeout != timeout):  # noqa: PLR0124  nan
-            raise TypeError(f"timeout must be a number of seconds or None, got {timeout!r}")
+        check_wait(timeout)
         gate = self._blocking.gate()
         wake = gate.open
         opened = False
@@ -374,6 +374,12 @@ def resolve_from(source: Ticket[Any], resolve: Callable[[Ticket[Any]], object], 
             target.on_ready(Resolving(take_back))
 
 
+def check_wait(timeout: float | None) -> None:
+    """Refuse what nobody can wait for."""
+    if timeout is not None and not is_wait(timeout):
+        raise TypeError(f"timeout must be a number of seconds or None, got {timeout!r}")
+
+
 def wait_all(tickets: Iterable[Ticket[T]], timeout: float | None = None) -> list[T]:
     """Return all answers in order, within one deadline for all of them.
 
@@ -388,6 +394,7 @@ def wait_all(tickets: Iterable[Ticket[T]], timeout: float | None = None) -> list
     for ticket in waited_for:
         if not isinstance(ticket, Ticket):  # pyright: ignore[reportUnnecessaryIsInstance]  a caller without types
             raise TypeError(f"wait_all() takes a list of tickets, got {ticket!r} among them")
+    check_wait(timeout)
     clock = patience_clock()
     deadline = None if timeout is None else clock.monotonic() + timeout
     for ticket in waited_for:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol, final
 
 from loopwarden._blocking import CURRENT, SYSTEM, Blocking, Gate
 from loopwarden._forks import at_fork
-from loopwarden._log import report
+from loopwarden._log import describe, report
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -272,8 +272,16 @@ def current_clock() -> Clock:
 
 
 def resolve_clock(clock: Clock | None) -> Clock:
-    """Return ``clock``, or the current one for None."""
-    return CURRENT_CLOCK.get() if clock is None else clock
+    """Return ``clock``, or the current one for None.
+
+    Raises:
+        TypeError: if it is no clock.
+    """
+    if clock is None:
+        return CURRENT_CLOCK.get()
+    if isinstance(clock, type) or not callable(getattr(clock, "call_later", None)):
+        raise TypeError(f"clock must be a Clock, such as SYSTEM_CLOCK or a FakeClock, or None, got {describe(clock)}")
+    return clock
 
 
 def patience_clock() -> Clock:

@@ -199,7 +199,7 @@ def test_ten_stops_that_return_nine_messages_each_make_no_dead_letter(clock: Fak
     loops: list[MailboxLoop[Any]] = []
     for _ in range(10):
         loops.append(MailboxLoop(jobs, lambda message: loops[-1].shutdown(), prefetch=10, clock=clock))
-        loops[-1].run(wait_time_seconds=0)
+        loops[-1].run()
 
     assert jobs.dead_letters.approximate_count() == 0
     assert bodies(jobs) == list(range(10, 19))

@@ -135,12 +135,11 @@ class TestDrain:
         [
             (30, 0.2, "drain_timeout 0.2 is not within 1 to 300, so 1 is used"),
             (30, 0, "drain_timeout 0 is not within 1 to 300, so 1 is used"),
-            (30, -5, "drain_timeout -5 is not within 1 to 300, so 1 is used"),
-            (0.5, 0.2, "drain_timeout 0.2 is not within 1 to 300, so 0.5 is used"),
+            (0.5, 0.2, "drain_timeout 0.2 is not as long as shutdown_timeout 0.5, which is below 1, so 0.5 is used"),
             (300, 301, "drain_timeout 301 is not within 1 to 300, so 300 is used"),
             (900, 600, "drain_timeout 600 is not within 1 to 300, so 300 is used"),
         ],
-        ids=["short", "zero", "negative", "tiny-budget", "long", "long-budget"],
+        ids=["short", "zero", "tiny-budget", "long", "long-budget"],
     )
     def test_a_drain_out_of_its_range_is_clamped_with_a_warning(
         self, budget: float, drain: float, warning: str
@@ -152,6 +151,10 @@ class TestDrain:
 
     def test_it_has_the_name_of_the_settings_as_well(self) -> None:
         assert timeouts(drain_timeout_seconds=12).drain_timeout == 12
+
+    def test_a_drain_of_less_than_no_time_is_refused(self) -> None:
+        with pytest.raises(ValidationError, match=r"drain_timeout\n.*greater than or equal to 0"):
+            Timeouts(drain_timeout=-5)
 
     def test_it_is_given_once(self) -> None:
         with pytest.raises(ValidationError, match="drain_timeout_seconds"):
@@ -283,13 +286,28 @@ class TestWarnings:
         assert {record.levelno for record in caplog.records} == {logging.WARNING}
 
 
+@pytest.mark.parametrize(
+    ("longest", "background", "warned"),
+    [(20, ["a"], True), (15, ["a"], False), (20, [], False), (29, ["a"], False)],
+    ids=["long", "short-enough", "none-there", "said-of-all-already"],
+)
+def test_timeouts_warn_of_children_of_background_priority_that_have_half_of_the_time(
+    caplog: pytest.LogCaptureFixture, longest: float, background: list[str], *, warned: bool
+) -> None:
+    with caplog.at_level(logging.WARNING, "loopwarden"):
+        log_warnings(Timeouts(shutdown_timeout=30, longest_handler=longest), background)
+
+    about = "longest_handler 20 is longer than 50 % of shutdown_timeout 30, the share of children of background"
+    assert any(about in record.getMessage() for record in caplog.records) == warned
+
+
 seconds = st.floats(0.01, 1_000) | st.integers(1, 1_000)
 anything = seconds | st.sampled_from([None, True, "", "5"]) | st.integers() | st.floats()
 budgets = seconds.flatmap(
     lambda budget: st.fixed_dictionaries(
         {"shutdown_timeout": st.just(budget)},
         optional={
-            "drain_timeout": st.floats(-10, budget),
+            "drain_timeout": st.floats(0, budget),
             "visibility_timeout": seconds,
             "longest_handler": seconds,
             "stall_threshold": seconds,
