@@ -15,6 +15,8 @@ import pytest
 from loopwarden import Ticket
 from loopwarden._blocking import SYSTEM
 from loopwarden.mailbox import SqliteMailbox
+from loopwarden.mailbox._sqlite_file import statements_of
+from loopwarden.mailbox._sqlite_schema import SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -136,7 +138,8 @@ def test_a_new_file_that_another_process_is_writing_is_opened_when_it_has_writte
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
         # As when two processes make the file at the same time, and the other one is first.
         other.execute("BEGIN IMMEDIATE")
-        other.execute("CREATE TABLE other (something)")
+        for statement in statements_of(*SCHEMA):
+            other.execute(statement)
         SYSTEM.start_thread(lambda: opened.complete(SqliteMailbox(path, "jobs")), "opener")
         opened.wait_ready(0.5)
         other.execute("COMMIT")
