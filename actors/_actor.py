@@ -344,7 +344,11 @@ class ControlActor(pykka.ThreadingActor):
         key = object()
         self._deferred[key] = envelope
 
+        has_come = False  # as in `resolve_from`
+
         def arrived(source: Ticket[Any]) -> None:
+            nonlocal has_come
+            has_come = True
             # Answered first and taken out second, as at the end of the actor: then an interrupt loses no answer.
             waiting = self._deferred.get(key)
             if waiting is not None:
@@ -357,7 +361,7 @@ class ControlActor(pykka.ThreadingActor):
                 self._deferred.pop(key, None)
 
         def take_back(_: Ticket[Any]) -> None:
-            if answer.is_ready() or self.actor_stopped.is_set():
+            if has_come or self.actor_stopped.is_set():
                 return  # this is the answer, or the end
             if all(ticket.is_ready() for ticket in tickets) and self._deferred.pop(key, None) is not None:
                 answer.forget_ready(callback)
@@ -365,7 +369,7 @@ class ControlActor(pykka.ThreadingActor):
 
         callback = Resolving(arrived)
         answer.on_ready(callback)
-        if not answer.is_ready():
+        if not has_come:
             for ticket in tickets:
                 ticket.on_ready(Resolving(take_back))
 

@@ -362,14 +362,21 @@ def settle(ticket: Ticket[T], compute: Callable[[], T]) -> bool:
 
 def resolve_from(source: Ticket[Any], resolve: Callable[[Ticket[Any]], object], *targets: Ticket[Any]) -> None:
     """Have ``resolve(source)`` resolve other tickets; it is taken back when all of them are resolved before that."""
-    callback = Resolving(resolve)
-    source.on_ready(callback)
+    has_come = False  # not source.is_ready(), which is a step more after the answer, at which others may go on
+
+    def come(ready: Ticket[Any]) -> None:
+        nonlocal has_come
+        has_come = True
+        resolve(ready)
 
     def take_back(_: Ticket[Any]) -> None:
-        if not source.is_ready() and all(target.is_ready() for target in targets):
+        if not has_come and all(target.is_ready() for target in targets):
             source.forget_ready(callback)
 
-    if not source.is_ready():
+    callback = Resolving(come)
+    source.on_ready(callback)
+
+    if not has_come:
         for target in targets:
             target.on_ready(Resolving(take_back))
 

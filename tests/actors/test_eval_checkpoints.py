@@ -124,7 +124,7 @@ def test_eval_loop_whose_session_is_away_costs_no_deliveries_and_runs_nothing(
     assert samples.dead_letters.peek() == []
     assert results.approximate_count() == 0
     assert [text for text in caplog.messages if "wait for their session" in text] == [
-        "samples of 'samples' wait for their session: Session 'eval' has ended"
+        "samples of 'samples' wait for their session: Session 'eval' not found: it has ended"
     ]
     [message] = samples.receive()
     assert message.delivery_count == 1

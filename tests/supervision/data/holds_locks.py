@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from loopwarden.mailbox import Message
+    from loopwarden.supervision import EventStream
 
 BODIES = ("ask", "crash", *(f"job {number}" for number in range(8)))
 SHORT = Backoff(minimum=0.001, maximum=0.01)
@@ -86,6 +87,7 @@ class Work:
         self.service: Service | None = None
         self.pool: OffloadPool | None = None
         self.session: SessionRef | None = None
+        self.stream: EventStream | None = None
 
     def handle(self, message: Message[str, Any]) -> None:
         if message.body == "crash" and message.delivery_count == 1:
@@ -94,7 +96,7 @@ class Work:
             self.pool.submit(abs, -1, timeout=PATIENCE).wait()
             self.session.dispatch(Done(body=message.body)).wait(PATIENCE)
         if message.body == "ask" and self.service is not None:
-            self.service.ref.subscribe()  # what it is told of takes a lock
+            self.stream = self.service.ref.subscribe()  # what it is told of takes a lock
             for _ in range(20):
                 self.service.ref.send(HealthCheckRequest()).cancel()  # so that nobody takes the answer
             if self.service.probes is not None:
