@@ -63,7 +63,7 @@ class Deferred:
 
     def __post_init__(self) -> None:
         if not isinstance(self.ticket, Ticket):  # pyright: ignore[reportUnnecessaryIsInstance]  a caller without types
-            raise TypeError(f"Deferred takes a Ticket, got {self.ticket!r}")
+            raise TypeError(f"Deferred takes a Ticket, got {describe(self.ticket)}")
 
 
 class ControlActor(pykka.ThreadingActor):

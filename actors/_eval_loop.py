@@ -66,11 +66,11 @@ class EvalLoop(MailboxLoop["Sample[InputT, OutputT]"], Generic[InputT, OutputT])
         **options: Any,
     ) -> None:
         if not callable(getattr(loop, "execute", None)):
-            raise TypeError(f"loop must be a MainLoop, got {loop!r}")
+            raise TypeError(f"loop must be a MainLoop, got {describe(loop)}")
         if not callable(evaluator):
-            raise TypeError(f"evaluator must be something to call, got {evaluator!r}")
+            raise TypeError(f"evaluator must be something to call, got {describe(evaluator)}")
         if session is not None and not isinstance(session, ControlRef):  # pyright: ignore[reportUnnecessaryIsInstance]  a caller without types
-            raise TypeError(f"session must be the ref of a Session, got {session!r}")
+            raise TypeError(f"session must be the ref of a Session, got {describe(session)}")
         if isinstance(session, SessionRef) and EvalProgress not in session.state:
             raise ValueError(f"{session} has no EvalProgress: give EVAL_PROGRESS among its slices")
         super().__init__(samples, self._score, **options)

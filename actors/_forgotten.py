@@ -9,6 +9,7 @@ import weakref
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol, cast
 
+from loopwarden._blocking import SYSTEM
 from loopwarden._forks import at_fork
 from loopwarden._log import report
 from loopwarden.actors._registry import leave_to_parent
@@ -138,7 +139,8 @@ def _begin_anew() -> None:
     # A child process has none of its parent's threads: what runs there is the parent's to stop, and what is asked of it
     # here is refused.
     for ref in alive():
-        ref.leave_to_parent()
+        if _seam_of(ref) is SYSTEM:  # the seam of a test wants its scheduler, which is a thread too
+            ref.leave_to_parent()
     leave_to_parent()
     for _, method in list(_open.values()):
         close = method()

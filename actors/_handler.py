@@ -6,6 +6,8 @@ import inspect
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, cast
 
+from loopwarden._log import describe
+
 __all__ = ["check_handler", "refuse_unfinished"]
 
 
@@ -16,7 +18,7 @@ def check_handler(handler: object) -> None:
         TypeError: if it cannot be called, or is a coroutine function or a generator.
     """
     if not callable(handler):
-        raise TypeError(f"handler must be something to call, got {handler!r}")
+        raise TypeError(f"handler must be something to call, got {describe(handler)}")
     if inspect.iscoroutinefunction(handler) or inspect.isgeneratorfunction(handler):
         raise TypeError(f"handler must be a plain function, but {handler!r} is a coroutine function or a generator")
 

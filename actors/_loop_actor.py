@@ -114,7 +114,7 @@ class LoopActor(ControlActor):
         clock = resolve_clock(clock)
         check_loop(loop)
         if name is not None and (not isinstance(name, str) or not name):  # pyright: ignore[reportUnnecessaryIsInstance]  a caller without types
-            raise TypeError(f"name must be a non-empty string, got {name!r}")
+            raise TypeError(f"name must be a non-empty string, got {describe(name)}")
         self.name = name or type(loop).__name__
         self.loop = loop
         self.lifecycle = Lifecycle(clock.blocking)

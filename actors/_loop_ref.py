@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
+from loopwarden._log import describe
 from loopwarden.actors._ref import ControlRef
 from loopwarden.actors._runnable import can_pause, can_process
 from loopwarden.actors._state import LoopState
@@ -41,7 +42,7 @@ class LoopRef(ControlRef):
             TypeError: if ``work`` cannot be called.
         """
         if not callable(work):
-            raise TypeError(f"post() takes something to call, got {work!r}")
+            raise TypeError(f"post() takes something to call, got {describe(work)}")
         if not can_process(self._loop):
             raise cannot_process(self.name, "post()", self._loop)
         return self._lifecycle.state is LoopState.RUNNING and self._loop.post(work)

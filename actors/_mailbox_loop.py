@@ -7,7 +7,9 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 
+from loopwarden._arguments import is_whole
 from loopwarden._backoff import Backoff
+from loopwarden._log import describe
 from loopwarden._ticket import Ticket
 from loopwarden.actors._handler import check_handler
 from loopwarden.actors._helper import run_apart
@@ -82,7 +84,7 @@ class MailboxLoop(Generic[T]):
     ) -> None:
         clock = resolve_clock(clock)
         if not callable(getattr(source, "receive", None)):
-            raise TypeError(f"source must be a mailbox, as open_mailbox() makes one, got {source!r}")
+            raise TypeError(f"source must be a mailbox, as open_mailbox() makes one, got {describe(source)}")
         check_loop(
             source.name,
             concurrency=concurrency,
@@ -93,6 +95,8 @@ class MailboxLoop(Generic[T]):
         )
         check_handler(handler)
         _check_failures(crash_on, backoff)
+        if not is_whole(weight) or weight < 1:
+            raise ValueError(f"weight must be a whole number from 1 on, got {describe(weight)}")
         if budget is not None:
             check_budget(budget, source, prefetch)
         #: The limit that it shares with other loops.
@@ -356,14 +360,14 @@ class MailboxLoop(Generic[T]):
 
 def _check_failures(crash_on: object, backoff: object) -> None:
     """Refuse what a worker would stumble over when its first handler raises."""
-    is_tuple = isinstance(crash_on, tuple)
-    classes = cast("tuple[object, ...]", crash_on) if is_tuple else ()
-    if not is_tuple or not all(isinstance(each, type) and issubclass(each, BaseException) for each in classes):
-        raise TypeError(f"crash_on must be a tuple of exception classes, got {crash_on!r}")
+    given: object = crash_on
+    classes = cast("tuple[object, ...]", given) if isinstance(given, tuple) else None
+    if classes is None or not all(isinstance(each, type) and issubclass(each, BaseException) for each in classes):
+        raise TypeError(f"crash_on must be a tuple of exception classes, got {describe(crash_on)}")
     if not isinstance(backoff, Backoff):
-        raise TypeError(f"backoff must be a Backoff, such as Backoff(minimum=0.5, maximum=60), got {backoff!r}")
+        raise TypeError(f"backoff must be a Backoff, such as Backoff(minimum=0.5, maximum=60), got {describe(backoff)}")
     if backoff.maximum * (1 + backoff.jitter) > MAX_VISIBILITY:
         raise ValueError(
             f"backoff.maximum must be at most {MAX_VISIBILITY} s with its jitter, as long as a message can stay away,"
-            f" got {backoff!r}"
+            f" got {describe(backoff)}"
         )

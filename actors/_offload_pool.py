@@ -7,11 +7,14 @@ import weakref
 from typing import TYPE_CHECKING, Any, Self, TypeVar, final
 
 from loopwarden._arguments import is_number, is_whole
+from loopwarden._blocking import SYSTEM
+from loopwarden._log import describe
 from loopwarden._ticket import Ticket, orphan, write
 from loopwarden.actors._forgotten import forget_pool, remember_pool
 from loopwarden.actors._offload_crew import OffloadCrew, ThreadCrew, name_of
 from loopwarden.clock import SYSTEM_CLOCK, Clock, resolve_clock
 from loopwarden.errors import ActorDeadError, TicketTimeoutError
+from loopwarden.mailbox._parameters import MAX_WORKERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,8 +54,12 @@ class OffloadPool:
         self, name: str = "offload", *, workers: int = 4, processes: bool = False, clock: Clock | None = None
     ) -> None:
         clock = resolve_clock(clock)
-        if not is_whole(workers) or workers < 1:
-            raise ValueError(f"workers of {name!r} must be a whole number from 1 on, got {workers!r}")
+        if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]  a caller without types
+            raise TypeError(f"name must be a string, got {describe(name)}")
+        if not is_whole(workers) or not 1 <= workers <= MAX_WORKERS:
+            raise ValueError(
+                f"workers of {name!r} must be a whole number from 1 to {MAX_WORKERS}, got {describe(workers)}"
+            )
         self.name = name
         self._clock = clock
         self._lock = clock.blocking.lock()  # guards _is_closed together with _in_flight, who waits for that, and counts
@@ -81,9 +88,9 @@ class OffloadPool:
             TypeError: if it cannot be called, or ``timeout`` is no number of seconds.
         """
         if not callable(function):
-            raise TypeError(f"submit() takes something to call, got {function!r}")
+            raise TypeError(f"submit() takes something to call, got {describe(function)}")
         if timeout is not None and (not is_number(timeout) or timeout < 0):
-            raise TypeError(f"timeout must be a number of seconds from 0 on, or None, got {timeout!r}")
+            raise TypeError(f"timeout must be a number of seconds from 0 on, or None, got {describe(timeout)}")
         ticket: Ticket[T] = Ticket(self._clock.blocking)
         with self._lock:
             is_accepted = not self._is_closed
@@ -115,7 +122,9 @@ class OffloadPool:
     def leave_to_parent(self) -> None:
         """Be closed in a child process, which has none of the threads."""
         self._finalizer.detach()
-        self._lock = self._clock.blocking.lock()
+        if self._clock.blocking is not SYSTEM:  # the seam of a test wants its scheduler, which is a thread too
+            return
+        self._lock = SYSTEM.lock()
         self._is_closed = True
         for ticket in self._in_flight:
             orphan(ticket, ActorDeadError(str(self)))

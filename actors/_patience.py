@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from loopwarden._arguments import is_number
-from loopwarden._log import report
+from loopwarden._log import describe, report
 from loopwarden._ticket import Ticket, write
 
 if TYPE_CHECKING:
@@ -67,5 +67,5 @@ def checked_timeout(timeout: float) -> float:
         ValueError: if it is no number of seconds from 0 on.
     """
     if not is_number(timeout) or timeout < 0:
-        raise ValueError(f"timeout must be a number of seconds from 0 on, got {timeout!r}")
+        raise ValueError(f"timeout must be a number of seconds from 0 on, got {describe(timeout)}")
     return timeout

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
 
+from loopwarden._log import describe
 from loopwarden.actors._slice import Slice
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class Reducers:
         declared = tuple(slices)
         for each in declared:
             if not isinstance(each, Slice):  # pyright: ignore[reportUnnecessaryIsInstance]  a caller without types
-                raise TypeError(f"session {session!r}: slices must be made by Slice(), got {each!r}")
+                raise TypeError(f"session {session!r}: slices must be made by Slice(), got {describe(each)}")
         if not declared:
             raise ValueError(f"session {session!r} has no slices, so no event could change it")
         #: The slices before the first event.

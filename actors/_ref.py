@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
 import pykka
 from typing_extensions import override
 
+from loopwarden._arguments import as_tuple
 from loopwarden._log import describe
 from loopwarden._ticket import Ticket, check_wait, orphan, resolve_from, wait_all, write
 from loopwarden.actors._envelope import refuse
@@ -58,7 +59,7 @@ class ControlRef(pykka.ActorRef[Any]):
             TypeError: if it is no request.
         """
         if not issubclass(type(message), TicketCarrier):  # pyright: ignore[reportUnnecessaryIsInstance]  a caller without types
-            raise TypeError(f"send() takes a Request, such as HealthCheckRequest(), got {message!r}")
+            raise TypeError(f"send() takes a Request, such as HealthCheckRequest(), got {describe(message)}")
         return self.send_as(message, message)
 
     def send_as(self, envelope: object, message: Request[R]) -> Ticket[R]:
@@ -175,10 +176,7 @@ def check_health(refs: Iterable[ControlRef], timeout: float | None = 5.0) -> lis
     """
     if isinstance(refs, ControlRef):
         raise TypeError("refs must be a list of refs, got a single one")
-    try:
-        asked = list(refs)
-    except TypeError:
-        raise TypeError(f"refs must be a list of refs, got {describe(refs)}") from None
+    asked = as_tuple("refs", refs, "refs")
     for ref in asked:
         if not isinstance(ref, ControlRef):  # pyright: ignore[reportUnnecessaryIsInstance]  a caller without types
             raise TypeError(f"refs must be refs of our actors, got {describe(ref)} among them")

@@ -7,6 +7,7 @@ import weakref
 from typing import TYPE_CHECKING, Protocol, Self, TypeGuard, cast, runtime_checkable
 
 from loopwarden._heartbeat import Heartbeat
+from loopwarden._log import describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -202,7 +203,9 @@ def check_loop(loop: object) -> None:
     _check_methods(type(loop))
     heartbeat = getattr(loop, "heartbeat", None)
     if heartbeat is not None and not isinstance(heartbeat, Heartbeat):
-        raise TypeError(f"{type(loop).__name__}.heartbeat must be a loopwarden.Heartbeat or None, got {heartbeat!r}")
+        raise TypeError(
+            f"{type(loop).__name__}.heartbeat must be a loopwarden.Heartbeat or None, got {describe(heartbeat)}"
+        )
 
 
 def _check_methods(kind: type) -> None:

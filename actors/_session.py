@@ -91,14 +91,14 @@ class Session(ControlActor):
     ) -> None:
         clock = resolve_clock(clock)
         if type(name) is not str or not name or {"/", "\0"} & set(name):
-            raise ValueError(f"the name of a session must be a string without '/' and not empty, got {name!r}")
+            raise ValueError(f"the name of a session must be a string without '/' and not empty, got {describe(name)}")
         if name.encode(errors="replace").decode() != name:
-            raise ValueError(f"the name of a session must be text that can be written as UTF-8, got {name!r}")
+            raise ValueError(f"the name of a session must be text that can be written as UTF-8, got {describe(name)}")
         if synchronous not in {"NORMAL", "FULL"}:
-            raise ValueError(f"session {name!r}: synchronous must be 'NORMAL' or 'FULL', got {synchronous!r}")
+            raise ValueError(f"session {name!r}: synchronous must be 'NORMAL' or 'FULL', got {describe(synchronous)}")
         if not is_whole(snapshot_every) or snapshot_every < 1:
             raise ValueError(
-                f"session {name!r}: snapshot_every must be a whole number from 1 on, got {snapshot_every!r}"
+                f"session {name!r}: snapshot_every must be a whole number from 1 on, got {describe(snapshot_every)}"
             )
         self.name = name
         reducers = Reducers(name, slices)
@@ -112,7 +112,7 @@ class Session(ControlActor):
         self._thread_name = f"{name}-session"
         self._path = None if journal is None else Path(journal)
         if self._path is not None and "\0" in str(self._path):
-            raise ValueError(f"session {name!r}: no file can have a zero byte in its name, got {journal!r}")
+            raise ValueError(f"session {name!r}: no file can have a zero byte in its name, got {describe(journal)}")
         self._synchronous = synchronous
         self._snapshot_every = snapshot_every
         self._full_name = name

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast, final
 
 from typing_extensions import override
 
+from loopwarden._log import describe
 from loopwarden._ticket import Ticket
 from loopwarden.actors._messages import Request
 from loopwarden.actors._ref import ControlRef
@@ -146,7 +147,7 @@ class SessionRef(ControlRef):
             TypeError: if it is no snapshot.
         """
         if not isinstance(snapshot, SessionSnapshot):  # pyright: ignore[reportUnnecessaryIsInstance]  a caller without types
-            raise TypeError(f"{self} can restore what snapshot() has returned, got {snapshot!r}")
+            raise TypeError(f"{self} can restore what snapshot() has returned, got {describe(snapshot)}")
         return self.ask(Restore(snapshot), block=False)
 
     def child(self, name: str, slices: Iterable[Slice[Any]]) -> SessionRef:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast, final
 
 from pydantic import BaseModel
 
+from loopwarden._log import describe
 from loopwarden.actors._messages import TicketCarrier
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class Slice(Generic[S]):
 
     def __post_init__(self) -> None:
         if not _is_frozen(type(self.initial)):
-            raise TypeError(f"a slice must be a frozen pydantic model or dataclass, got {self.initial!r}")
+            raise TypeError(f"a slice must be a frozen pydantic model or dataclass, got {describe(self.initial)}")
         for event, reducer in self.reducers.items():
             self._check(event, reducer)
 
@@ -99,14 +100,15 @@ class Slice(Generic[S]):
     def _check(self, event: object, reducer: object) -> None:
         if not isinstance(event, type) or not _is_frozen(cast("type[Any]", event)):
             raise TypeError(
-                f"slice {self.kind.__name__}: an event must be a frozen pydantic model or dataclass, got {event!r}"
+                f"slice {self.kind.__name__}: an event must be a frozen pydantic model or dataclass,"
+                f" got {describe(event)}"
             )
         name = cast("type[Any]", event).__name__
         if issubclass(cast("type[Any]", event), TicketCarrier):
             raise TypeError(f"slice {self.kind.__name__}: {name} is a request, which a session answers, not an event")
         if not callable(reducer) or inspect.iscoroutinefunction(reducer) or inspect.isgeneratorfunction(reducer):
             raise TypeError(
-                f"slice {self.kind.__name__}: the reducer for {name} must be a plain function, got {reducer!r}"
+                f"slice {self.kind.__name__}: the reducer for {name} must be a plain function, got {describe(reducer)}"
             )
 
     def __repr__(self) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, final
 from pydantic import BaseModel, ConfigDict
 
 from loopwarden._arguments import is_whole
+from loopwarden._log import describe
 from loopwarden.clock import Clock, resolve_clock
 from loopwarden.mailbox import SupportsWaitVisible
 from loopwarden.mailbox._token import Token, wait_with
@@ -78,7 +79,7 @@ class WorkBudget:
     def __init__(self, limit: int, name: str = "budget", *, clock: Clock | None = None) -> None:
         clock = resolve_clock(clock)
         if not is_whole(limit) or limit < 1:
-            raise ValueError(f"limit of {name!r} must be a whole number from 1 on, got {limit!r}")
+            raise ValueError(f"limit of {name!r} must be a whole number from 1 on, got {describe(limit)}")
         self.limit = limit
         self.name = name
         self._clock = clock
@@ -94,7 +95,7 @@ class WorkBudget:
             ValueError: if one of its messages would be more than the limit.
         """
         if not is_whole(weight) or not 1 <= weight <= self.limit:
-            raise ValueError(f"weight must be a whole number from 1 to the limit {self.limit}, got {weight!r}")
+            raise ValueError(f"weight must be a whole number from 1 to the limit {self.limit}, got {describe(weight)}")
         return Share(weight)
 
     def take(self, share: Share, token: Token) -> Permit | None:
@@ -166,7 +167,7 @@ class WorkBudget:
 def check_budget(budget: WorkBudget, source: object, prefetch: int) -> None:
     """Refuse what is no budget, and what cannot be limited by one."""
     if not isinstance(budget, WorkBudget):  # pyright: ignore[reportUnnecessaryIsInstance]  a caller without types
-        raise TypeError(f"budget must be a WorkBudget, got {budget!r}")
+        raise TypeError(f"budget must be a WorkBudget, got {describe(budget)}")
     if prefetch != 1 or not isinstance(source, SupportsWaitVisible):
         raise TypeError(
             "a loop with a budget takes one message at a time, from a mailbox that one can wait at without"

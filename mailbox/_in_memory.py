@@ -28,6 +28,7 @@ from loopwarden.mailbox._parameters import (
     check_dedup_id,
     check_headers,
     check_limits,
+    check_messages,
     check_name,
     check_receive,
     check_reply_to,
@@ -51,6 +52,8 @@ __all__ = ["InMemoryMailbox", "make_message"]
 T = TypeVar("T")
 R = TypeVar("R")
 
+#: No seconds.
+_NONE = 0
 _CAPABILITIES = Capabilities(
     durable=False,
     shared=False,
@@ -125,6 +128,12 @@ class InMemoryMailbox(Generic[T, R]):
         clock = resolve_clock(clock)
         self._name = check_name(name)
         check_limits(name, max_deliveries, max_size)
+        if type(roundtrip) is not bool:
+            raise InvalidParameterError(name, "roundtrip", roundtrip, "True or False")
+        if resolver is not None and not callable(resolver):
+            raise InvalidParameterError(
+                name, "resolver", resolver, "a function that finds a mailbox by its name, or None"
+            )
         self._clock = clock
         self._monotonic, self._wall = clock.monotonic, clock.wall  # bound once: asked with every message
         codec: Codec[T] = Codec(name, body)
@@ -177,16 +186,23 @@ class InMemoryMailbox(Generic[T, R]):
         body: T,
         *,
         reply_to: Mailbox[R, Any] | str | None = None,
-        delay: float = 0,
+        delay: float = _NONE,
         dedup_id: str | None = None,
         headers: Mapping[str, str] | None = None,
-        timeout: float = 0,
+        timeout: float = _NONE,
     ) -> str:
         """Send one message; see `Mailbox.send`."""
         desk = self.desk
         stored = body if self._is_sure(body) else desk.encode(body)
-        # Nearly every message goes this way. Compared with 0, so that what is no number goes the other, and is refused.
-        if reply_to is None and headers is None and delay == 0 and timeout == 0 and dedup_id is None and self._is_roomy:
+        # Nearly every message goes this way. By identity, so that what is not our own 0 goes the other, and is checked.
+        if (
+            reply_to is None
+            and headers is None
+            and delay is _NONE
+            and timeout is _NONE
+            and dedup_id is None
+            and self._is_roomy
+        ):
             with self._lock:
                 try:
                     if desk.closed:
@@ -355,7 +371,7 @@ class InMemoryMailbox(Generic[T, R]):
     def acknowledge_many(self, messages: Iterable[Message[T, R]]) -> list[Message[T, R]]:
         """Acknowledge all in one step; see `Mailbox.acknowledge_many`."""
         refused: list[Message[T, R]] = []
-        for message in messages:
+        for message in check_messages(self._name, messages):
             try:
                 message.acknowledge()
             except (ReceiptHandleExpiredError, MessageFinalizedError):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, final
 
 from loopwarden.errors import MailboxClosedError
 from loopwarden.mailbox._pace import paced
-from loopwarden.mailbox._parameters import check_ids
+from loopwarden.mailbox._parameters import check_id, check_ids, check_limit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -52,11 +52,13 @@ class InMemoryDeadLetters(Generic[T]):
 
     def peek(self, limit: int = 100) -> list[DeadLetter[T]]:
         """Return the oldest letters without receiving them."""
+        check_limit(self.name, limit)
         with self._source.lock, self.desk.mending:
             return [cast("DeadLetter[T]", entry.body) for entry in self.desk.shelf.entries()[:limit]]
 
     def get(self, message_id: str) -> DeadLetter[T] | None:
         """Return one letter without receiving it."""
+        check_id(self.name, "message_id", message_id)
         with self._source.lock, self.desk.mending:
             entry = self._find(message_id)
             return None if entry is None else cast("DeadLetter[T]", entry.body)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from loopwarden._arguments import is_number, is_whole
@@ -10,9 +11,10 @@ from loopwarden.errors import InvalidParameterError
 from loopwarden.mailbox._token import Token
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
 T = TypeVar("T")
+M = TypeVar("M")
 
 __all__ = [
     "DEDUP_WINDOW",
@@ -21,9 +23,12 @@ __all__ = [
     "check_bodies",
     "check_dedup_id",
     "check_headers",
+    "check_id",
     "check_ids",
+    "check_limit",
     "check_limits",
     "check_loop",
+    "check_messages",
     "check_name",
     "check_new_name",
     "check_receive",
@@ -123,10 +128,9 @@ def check_text(mailbox: str, parameter: str, value: str | None, *, or_none: bool
 
 def check_headers(mailbox: str, headers: Mapping[str, str]) -> dict[str, str]:
     """Return a copy of ``headers``, all of whose names and values must be strings."""
-    try:
-        copy = dict(headers)
-    except (TypeError, ValueError):
-        raise InvalidParameterError(mailbox, "headers", headers, "a mapping of strings to strings") from None
+    if not isinstance(headers, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]  a caller without types
+        raise InvalidParameterError(mailbox, "headers", headers, "a mapping of strings to strings")
+    copy = dict(headers)
     for name, value in copy.items():
         if type(name) is not str or type(value) is not str:
             raise InvalidParameterError(mailbox, f"headers[{name!r}]", value, "a string named by a string")
@@ -151,9 +155,36 @@ def check_reply_to(mailbox: str, reply_to: object) -> Any:
 
 def check_ids(mailbox: str, message_ids: Iterable[str]) -> list[str]:
     """Return the ids as a list; a single id is not a list of its letters."""
-    if isinstance(message_ids, str):
+    if isinstance(message_ids, str | bytes | type) or not hasattr(message_ids, "__iter__"):
         raise InvalidParameterError(mailbox, "message_ids", message_ids, "a list of ids")
-    return list(message_ids)
+    ids = list(message_ids)
+    for each in ids:
+        check_id(mailbox, "message_ids", each)
+    return ids
+
+
+def check_id(mailbox: str, parameter: str, message_id: str) -> None:
+    """Refuse what is no id."""
+    if not isinstance(message_id, str) or not _is_writable(message_id):  # pyright: ignore[reportUnnecessaryIsInstance]  a caller without types
+        raise InvalidParameterError(mailbox, parameter, message_id, "the id of a message, a string")
+
+
+def check_messages(mailbox: str, messages: Iterable[M]) -> list[M]:
+    """Return deliveries as a list; before one of them is touched, all are looked at."""
+    given: object = messages  # a caller may have no types
+    if isinstance(given, str | bytes | Mapping | type) or not hasattr(given, "__iter__"):
+        raise InvalidParameterError(mailbox, "messages", messages, "a list of messages")
+    listed = list(messages)
+    for each in listed:
+        if not hasattr(type(each), "acknowledge"):
+            raise InvalidParameterError(mailbox, "messages", each, "messages that were received, all of them")
+    return listed
+
+
+def check_limit(mailbox: str, limit: int) -> None:
+    """Refuse what does not say how many."""
+    if not is_whole(limit) or not 0 <= limit < 2**63:
+        raise InvalidParameterError(mailbox, "limit", limit, "a whole number from 0 on")
 
 
 def check_dedup_id(mailbox: str, dedup_id: str | None) -> None:

@@ -19,6 +19,7 @@ from loopwarden.mailbox._parameters import (
     check_dedup_id,
     check_headers,
     check_limits,
+    check_messages,
     check_name,
     check_new_name,
     check_reply_to,
@@ -297,7 +298,7 @@ class SqliteMailbox(Generic[T, R]):
 
     def acknowledge_many(self, messages: Iterable[Message[T, R]]) -> list[Message[T, R]]:
         """Acknowledge all in one transaction; see `Mailbox.acknowledge_many`."""
-        return self._queue.acknowledge_many(messages)
+        return self._queue.acknowledge_many(check_messages(self._name, messages))
 
     def wait_visible(self, timeout: float, token: Token | None = None) -> bool:
         """Wait until there is something to receive; see `SupportsWaitVisible`."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 from loopwarden.errors import MailboxClosedError, ReplyNotAvailableError, SerializationError
 from loopwarden.mailbox._dead_letter import DeadLetter
 from loopwarden.mailbox._pace import paced
-from loopwarden.mailbox._parameters import check_ids
+from loopwarden.mailbox._parameters import check_id, check_ids, check_limit
 from loopwarden.mailbox._sqlite_queue import UNREADABLE, Row, SqliteQueue
 from loopwarden.mailbox._sqlite_receive import receive
 
@@ -52,11 +52,13 @@ class SqliteDeadLetters(Generic[T]):
 
     def peek(self, limit: int = 100) -> list[DeadLetter[T]]:
         """Return the oldest letters without receiving them."""
+        check_limit(self.name, limit)
         with self._store.lock, self._store.connection(self.name) as cursor:
             return [self._read(row) for row in self._queue.rows(cursor, "TRUE ORDER BY sequence LIMIT ?", limit)]
 
     def get(self, message_id: str) -> DeadLetter[T] | None:
         """Return one letter without receiving it."""
+        check_id(self.name, "message_id", message_id)
         with self._store.lock, self._store.connection(self.name) as cursor:
             rows = self._queue.rows(cursor, "id = ?", message_id)
             return self._read(rows[0]) if rows else None

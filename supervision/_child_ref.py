@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, final, overload
 import pykka
 from typing_extensions import override
 
+from loopwarden._log import describe
 from loopwarden._ticket import Ticket, settle, write
 from loopwarden.actors import (
     ControlRef,
@@ -77,7 +78,7 @@ class ChildRef(ControlRef):
     def send(self, message: Request[R]) -> Ticket[R]:
         """Send a request; return the ticket that it carries, or a new one."""
         if not issubclass(type(message), TicketCarrier):  # pyright: ignore[reportUnnecessaryIsInstance]  a caller without types
-            raise TypeError(f"send() takes a Request, such as HealthCheckRequest(), got {message!r}")
+            raise TypeError(f"send() takes a Request, such as HealthCheckRequest(), got {describe(message)}")
         request: Request[R] = message  # which the checks below do not narrow
         life = self._seat.occupant.life
         asks_state = isinstance(message, HealthCheckRequest | ShutdownConfirmRequest)

@@ -8,6 +8,8 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, final
 
+from loopwarden._arguments import as_tuple, is_number
+from loopwarden._log import describe
 from loopwarden._ticket import write
 from loopwarden.actors import LoopActor, ShutdownConfirmRequest
 from loopwarden.actors._runnable import check_loop
@@ -70,9 +72,13 @@ class LoopGroup:
         clock: Clock | None = None,
     ) -> None:
         clock = resolve_clock(clock)
-        self.loops = tuple(loops)
+        self.loops = as_tuple("loops", loops, "loops")
+        if watchdog_threshold is not None and (not is_number(watchdog_threshold) or watchdog_threshold <= 0):
+            raise ValueError(
+                f"watchdog_threshold must be more than 0 seconds, or None, got {describe(watchdog_threshold)}"
+            )
         if not self.loops or len({id(loop) for loop in self.loops}) < len(self.loops):
-            raise ValueError(f"loops must be one loop or more, each of them once, got {self.loops!r}")
+            raise ValueError(f"loops must be one loop or more, each of them once, got {describe(self.loops)}")
         for loop in self.loops:
             check_loop(loop)
         self.shutdown_timeout = shutdown_timeout

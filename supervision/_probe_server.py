@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Self, cast, final
 
 from loopwarden._arguments import is_number, is_whole
-from loopwarden._log import report
+from loopwarden._log import describe, report
 from loopwarden.clock import Clock, resolve_clock
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from loopwarden.mailbox import Token
     from loopwarden.supervision._probes import Probe, ProbeAnswer
 
-__all__ = ["ProbeServer"]
+__all__ = ["ProbeServer", "check_port"]
 
 #: Seconds that a connection may take in all; a probe takes milliseconds.
 DEADLINE = 5.0
@@ -184,15 +184,24 @@ class ProbeServer:
         return f"<ProbeServer at {self.url}, {'closed' if self._is_closed else 'open'}>"
 
 
-def _check(port: object, host: object, timeout: object, max_connections: object) -> None:
+def check_port(parameter: str, port: object) -> None:
+    """Refuse what is no number of a port.
+
+    Raises:
+        ValueError: if it is none.
+    """
     if not is_whole(port) or not 0 <= port <= _LAST_PORT:
-        raise ValueError(f"port must be a whole number from 0 to {_LAST_PORT}, got {port!r}")
+        raise ValueError(f"{parameter} must be a whole number from 0 to {_LAST_PORT}, got {describe(port)}")
+
+
+def _check(port: object, host: object, timeout: object, max_connections: object) -> None:
+    check_port("port", port)
     if not isinstance(host, str) or not host:
-        raise ValueError(f"host must be a name or an address, got {host!r}")
+        raise ValueError(f"host must be a name or an address, got {describe(host)}")
     if not is_number(timeout) or timeout <= 0:
-        raise ValueError(f"timeout must be a number of seconds above 0, got {timeout!r}")
+        raise ValueError(f"timeout must be a number of seconds above 0, got {describe(timeout)}")
     if not is_whole(max_connections) or max_connections < 1:
-        raise ValueError(f"max_connections must be a whole number from 1 on, got {max_connections!r}")
+        raise ValueError(f"max_connections must be a whole number from 1 on, got {describe(max_connections)}")
 
 
 def _refusal(host: str, port: int, error: OSError | ValueError) -> OSError:

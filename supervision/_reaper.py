@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Protocol, final, runtime_checkable
 
 from typing_extensions import override
 
+from loopwarden._arguments import as_tuple
 from loopwarden._backoff import Backoff
-from loopwarden._log import report, type_name
+from loopwarden._log import describe, report, type_name
 from loopwarden.actors import ControlActor
 from loopwarden.actors._helper import Helper
 from loopwarden.actors._message_kinds import MessageKinds
@@ -93,11 +94,11 @@ class ReaperActor(ControlActor):
         clock = resolve_clock(clock)
         if hasattr(mailboxes, "reap"):
             raise TypeError("mailboxes must be a list of mailboxes, got a single one")
-        boxes = tuple(mailboxes)
+        boxes = as_tuple("mailboxes", mailboxes, "mailboxes")
         for mailbox in boxes:
             if not callable(getattr(mailbox, "reap", None)):
                 raise TypeError(
-                    f"mailboxes must be mailboxes, as open_mailbox() makes them, got {mailbox!r} among them"
+                    f"mailboxes must be mailboxes, as open_mailbox() makes them, got {describe(mailbox)} among them"
                 )
         super().__init__(clock=clock)
         self._thread_name = "loopwarden-reaper"

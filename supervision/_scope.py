@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Self, TypeVar, final
 
+from loopwarden._log import describe
 from loopwarden.actors import AbandonRequest, ControlActor, LoopActor, ShutdownRequest
 from loopwarden.actors._patience import checked_timeout
 from loopwarden.clock import Clock, resolve_clock
@@ -88,7 +89,9 @@ class DaemonScope:
             called = name or str(getattr(daemon, "__name__", type(daemon).__name__))
             actor = LoopActor(_Target(daemon), called, clock=self._clock)
         else:
-            raise TypeError(f"spawn() takes an actor that is not started, or a function of a token, got {daemon!r}")
+            raise TypeError(
+                f"spawn() takes an actor that is not started, or a function of a token, got {describe(daemon)}"
+            )
         self._owned.append((called, actor))
         with suppress(RuntimeError):  # no thread for it: then it has ended with that
             actor.launch()

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypedDict, final
 
 import pykka
 
+from loopwarden._arguments import as_tuple, is_whole
+from loopwarden._log import describe
 from loopwarden._ticket import SharedTicket, Ticket, write
 from loopwarden.actors._patience import checked_timeout
 from loopwarden.clock import Clock, resolve_clock
 from loopwarden.supervision._budget import Budget
 from loopwarden.supervision._census import take_census
 from loopwarden.supervision._closing import MOMENT, Conducted
-from loopwarden.supervision._probe_server import ProbeServer
+from loopwarden.supervision._probe_server import ProbeServer, check_port
 from loopwarden.supervision._prober import Prober
 from loopwarden.supervision._reaper import ReaperActor
 from loopwarden.supervision._scope import DaemonScope
@@ -88,15 +89,13 @@ class Service:
     ) -> None:
         clock = resolve_clock(clock)
         if not isinstance(tree, Supervisor | SupervisorRef):  # pyright: ignore[reportUnnecessaryIsInstance]  a caller without types
-            raise TypeError(f"tree must be a Supervisor or its ref, got {tree!r}")
+            raise TypeError(f"tree must be a Supervisor or its ref, got {describe(tree)}")
         if isinstance(tree, Supervisor) and tree.ended.is_ready():
             raise ValueError(f"{tree.actor_ref} has ended, and cannot be run again: make a new one")
         for what, given in (("mailboxes", mailboxes), ("pools", pools)):
-            if not isinstance(given, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]  a caller without types
-                raise TypeError(f"{what} must be a list of what can be closed, got {given!r}")
-            for each in given:
+            for each in as_tuple(what, given, "what can be closed"):
                 if not callable(getattr(each, "close", None)):
-                    raise TypeError(f"{what} must be what can be closed, got {each!r} among them")
+                    raise TypeError(f"{what} must be what can be closed, got {describe(each)} among them")
         self._has_run = False
         self.timeouts = timeouts_of(timeouts)
         self._tree = tree
@@ -104,7 +103,12 @@ class Service:
         self.ref: SupervisorRef = tree.actor_ref if isinstance(tree, Supervisor) else tree
         self._mailboxes = tuple(mailboxes)
         self._pools = tuple(pools)
-        self._signals = tuple(signals)
+        self._signals = as_tuple("signals", signals, "signals")
+        for number in self._signals:
+            if not is_whole(number) or number not in signal.valid_signals():
+                raise ValueError(f"signals must be numbers of signals, such as signal.SIGTERM, got {describe(number)}")
+        if health_port is not None:
+            check_port("health_port", health_port)
         self._clock = clock
         self._signals_heard = 0
         self._stirred: Ticket[None] = Ticket(clock.blocking)  # resolves when other people's handlers have to run
@@ -233,7 +237,7 @@ class Service:
             ValueError: if the time-out is none.
         """
         if not isinstance(reason, str):  # pyright: ignore[reportUnnecessaryIsInstance]  a caller without types
-            raise TypeError(f"the reason of a shutdown must be a text, got {reason!r}")
+            raise TypeError(f"the reason of a shutdown must be a text, got {describe(reason)}")
         seconds = self.timeouts.shutdown_timeout if timeout is None else checked_timeout(timeout)
         write(self._asked, (reason, Budget(self._clock.monotonic(), seconds)))
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, final
 
 from loopwarden._blocking import SYSTEM
 from loopwarden._forks import at_fork
-from loopwarden._log import report
+from loopwarden._log import describe, report
 from loopwarden.actors._helper import run_apart
 from loopwarden.clock import SYSTEM_CLOCK
 from loopwarden.supervision._signal_relay import SignalRelay, signal_name
@@ -128,7 +128,7 @@ class ShutdownCoordinator:
         """
         for each in (callback, cut_short):
             if each is not None and not callable(each):
-                raise TypeError(f"register() takes something to call, got {each!r}")
+                raise TypeError(f"register() takes something to call, got {describe(each)}")
         with self._lock:
             is_late = self.add(callback, cut_short)
         if is_late:

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self, final
 
 from loopwarden._forks import at_fork
-from loopwarden._log import report
+from loopwarden._log import describe, report
 from loopwarden.clock import Clock, resolve_clock
 
 if TYPE_CHECKING:
@@ -223,7 +223,9 @@ def signal_name(number: int) -> str:
 
 def _checked(number: int) -> int:
     if number not in signal.valid_signals() or number in {signal.SIGKILL, signal.SIGSTOP}:
-        raise ValueError(f"signals must be such as signal.SIGTERM, that a process can hear, got {number!r} among them")
+        raise ValueError(
+            f"signals must be such as signal.SIGTERM, that a process can hear, got {describe(number)} among them"
+        )
     return number
 
 

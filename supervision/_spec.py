@@ -20,6 +20,7 @@ from pydantic import (
 from typing_extensions import override
 
 from loopwarden._backoff import Backoff
+from loopwarden._log import describe
 from loopwarden.supervision._budget import Priority
 
 __all__ = ["AutoShutdown", "ChildSpec", "Decision", "Restart", "Strategy", "SupervisorOptions", "SupervisorSpec"]
@@ -68,7 +69,7 @@ class _Spec(BaseModel):
                 return spec
         fields = cast("dict[str, object]", data) if isinstance(data, dict) else {}
         whose = fields.get("id", fields.get("name"))
-        raise ValueError(f"{'child' if 'id' in cls.model_fields else 'supervisor'} {whose!r}: {fault}")
+        raise ValueError(f"{'child' if 'id' in cls.model_fields else 'supervisor'} {describe(whose)}: {fault}")
 
     def _find_contradiction(self) -> str | None:
         """Return what is wrong with fields that are each good for themselves."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self, final
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from loopwarden._log import report
+from loopwarden._log import describe, report
 from loopwarden.mailbox._parameters import MAX_VISIBILITY, MAX_WAIT
 from loopwarden.supervision._budget import SHARES
 
@@ -98,7 +98,7 @@ def timeouts_of(options: Mapping[str, Any]) -> Timeouts:
 
 def _sentence(fault: ErrorDetails) -> str:
     text = fault["msg"].removeprefix("Value error, ")
-    return f"{fault['loc'][0]}: {text[0].lower()}{text[1:]}, got {fault['input']!r}" if fault["loc"] else text
+    return f"{fault['loc'][0]}: {text[0].lower()}{text[1:]}, got {describe(fault['input'])}" if fault["loc"] else text
 
 
 def log_warnings(timeouts: Timeouts, background: Sequence[str] = ()) -> None:

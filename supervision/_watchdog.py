@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, cast, final
 
 from typing_extensions import override
 
-from loopwarden._arguments import is_number, is_whole
-from loopwarden._log import report, type_name
+from loopwarden._arguments import as_tuple, check_callable, is_number, is_whole
+from loopwarden._log import describe, report, type_name
 from loopwarden.actors import (
     ZOMBIES,
     AbandonRequest,
@@ -31,7 +32,7 @@ from loopwarden.supervision._ladder import Rung, StallPolicy, next_rung
 from loopwarden.supervision._requests import WhichChildrenRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
 
     from loopwarden._ticket import Ticket
     from loopwarden.actors import HealthStatus, WorkerStatus
@@ -107,23 +108,21 @@ class WatchdogActor(ControlActor):
         clock = resolve_clock(clock)
         if isinstance(watch, ControlRef):
             raise TypeError("watch must be a list of refs, got a single one")
-        self._watch = tuple(watch)
+        self._watch = as_tuple("watch", watch, "refs")
         for ref in self._watch:
             if not isinstance(ref, ControlRef):  # pyright: ignore[reportUnnecessaryIsInstance]  a caller without types
-                raise TypeError(f"watch must be refs of loops and supervisors, got {ref!r} among them")
+                raise TypeError(f"watch must be refs of loops and supervisors, got {describe(ref)} among them")
+        if not is_number(stall_threshold) or stall_threshold <= 0:
+            raise ValueError(f"stall_threshold must be more than 0 seconds, got {describe(stall_threshold)}")
         self._policy = StallPolicy(threshold=float(stall_threshold))
-        self._policies = dict(policies or {})
-        for name, policy in self._policies.items():
-            if not isinstance(policy, StallPolicy):  # pyright: ignore[reportUnnecessaryIsInstance]  a caller without types
-                raise TypeError(f"the policy of loop {name!r} must be a StallPolicy, got {policy!r}")
+        self._policies = _checked_policies({} if policies is None else policies)
         if not is_number(interval) or interval <= 0:
-            raise ValueError(f"interval must be more than 0 seconds, got {interval!r}")
+            raise ValueError(f"interval must be more than 0 seconds, got {describe(interval)}")
         if not is_whole(max_zombies) or max_zombies < 0:
-            raise ValueError(f"max_zombies must be a whole number from 0 on, got {max_zombies!r}")
+            raise ValueError(f"max_zombies must be a whole number from 0 on, got {describe(max_zombies)}")
         if not is_number(patience) or patience < 0:
-            raise ValueError(f"patience must be a number of seconds from 0 on, got {patience!r}")
-        if not callable(leave):
-            raise TypeError(f"leave must be something to call, got {leave!r}")
+            raise ValueError(f"patience must be a number of seconds from 0 on, got {describe(patience)}")
+        check_callable("leave", leave)
         thresholds = [self._policy.threshold, *(each.threshold for each in self._policies.values())]
         self._interval = min(interval, min(thresholds) / LOOKS)
         self._max_zombies = max_zombies
@@ -264,3 +263,13 @@ class WatchdogActor(ControlActor):
             depart(code, why, self._patience, self.clock, self._leave)
 
         run_apart(go, "loopwarden-departure", self.clock.blocking)
+
+
+def _checked_policies(policies: object) -> dict[str, StallPolicy]:
+    if not isinstance(policies, Mapping):
+        raise TypeError(f"policies must be a mapping of loops' names to a StallPolicy, got {describe(policies)}")
+    checked = dict(cast("Mapping[str, StallPolicy]", policies))
+    for name, policy in checked.items():
+        if not isinstance(policy, StallPolicy):  # pyright: ignore[reportUnnecessaryIsInstance]  a caller without types
+            raise TypeError(f"policies[{describe(name)}] must be a StallPolicy, got {describe(policy)}")
+    return checked

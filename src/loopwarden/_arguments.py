@@ -1,4 +1,4 @@
-"""What an argument may be: numbers, in one place.
+"""What an argument may be, in one place.
 
 Types are asked by ``type()``, because the class of other people's objects may be a property that raises.
 """
@@ -7,9 +7,14 @@ from __future__ import annotations
 
 import math
 import sys
-from typing import TypeGuard, cast
+from collections.abc import Iterable, Mapping
+from typing import TypeGuard, TypeVar, cast
 
-__all__ = ["is_number", "is_wait", "is_whole"]
+from loopwarden._log import describe
+
+__all__ = ["as_tuple", "check_callable", "is_number", "is_wait", "is_whole"]
+
+T = TypeVar("T")
 
 #: A larger whole number cannot be made a float.
 _LARGEST = sys.float_info.max
@@ -28,3 +33,25 @@ def is_number(value: object) -> TypeGuard[float]:
 def is_wait(value: object) -> TypeGuard[float]:
     """Say whether it is a number of seconds that one can wait for, for ever included."""
     return is_number(value) or (issubclass(type(value), float) and math.isinf(cast("float", value)))
+
+
+def as_tuple(parameter: str, values: Iterable[T], what: str) -> tuple[T, ...]:
+    """Return several things as a tuple; a text is one thing, and a mapping none of them.
+
+    Raises:
+        TypeError: if it is no list of things.
+    """
+    given: object = values  # a caller may have no types
+    if isinstance(given, str | bytes | bytearray | Mapping | type) or not hasattr(given, "__iter__"):
+        raise TypeError(f"{parameter} must be a list of {what}, got {describe(values)}")
+    return tuple(values)
+
+
+def check_callable(parameter: str, value: object) -> None:
+    """Refuse what cannot be called.
+
+    Raises:
+        TypeError: if it cannot.
+    """
+    if not callable(value):
+        raise TypeError(f"{parameter} must be something to call, got {describe(value)}")

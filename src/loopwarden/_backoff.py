@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import final
 
 from loopwarden._arguments import is_number
+from loopwarden._log import describe
 
 __all__ = ["Backoff"]
 
@@ -28,11 +29,11 @@ class Backoff:
         for name in ("minimum", "maximum", "jitter"):
             value = getattr(self, name)
             if not is_number(value) or value < 0:
-                raise ValueError(f"{name} of a back-off must be a number from 0 on, got {value!r}")
+                raise ValueError(f"{name} of a back-off must be a number from 0 on, got {describe(value)}")
         if self.minimum > self.maximum:
-            raise ValueError(f"minimum of a back-off must not be more than maximum, got {self!r}")
+            raise ValueError(f"minimum of a back-off must not be more than maximum, got {describe(self)}")
         if self.jitter > 1:
-            raise ValueError(f"jitter of a back-off is a share from 0 to 1, got {self.jitter!r}")
+            raise ValueError(f"jitter of a back-off is a share from 0 to 1, got {describe(self.jitter)}")
 
     def delay(self, attempt: int, roll: float) -> float:
         """Return the seconds to wait after the ``attempt``-th failure.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import pykka
 from typing_extensions import override
 
-from loopwarden._arguments import is_wait
+from loopwarden._arguments import as_tuple, check_callable, is_wait
 from loopwarden._blocking import CURRENT, Blocking, Slot
 from loopwarden._callbacks import Entry, Resolving, forget_callback, run_callbacks
 from loopwarden._log import describe
@@ -96,7 +96,7 @@ class Ticket(pykka.Future[T]):
     def fail(self, error: BaseException) -> None:
         """Write an error, which `wait` will raise; otherwise as `complete`."""
         if not isinstance(error, BaseException):  # pyright: ignore[reportUnnecessaryIsInstance]  a caller without types
-            raise TypeError(f"fail() takes an exception instance, got {error!r}")
+            raise TypeError(f"fail() takes an exception instance, got {describe(error)}")
         if not self._write_error(error):
             raise self._refusal()
 
@@ -162,8 +162,7 @@ class Ticket(pykka.Future[T]):
         Raises:
             TypeError: if it cannot be called.
         """
-        if not callable(callback):
-            raise TypeError(f"on_ready() takes something to call, got {callback!r}")
+        check_callable("callback", callback)
         self._call_back(callback if type(callback) in _PLAIN else Entry(callback))
 
     def forget_ready(self, callback: Callable[[Ticket[T]], object]) -> None:
@@ -259,7 +258,7 @@ class Ticket(pykka.Future[T]):
         tickets: list[Ticket[Any]] = [self]
         for future in futures:
             if not isinstance(future, Ticket):
-                raise TypeError(f"join() takes tickets, got {future!r}")
+                raise TypeError(f"join() takes tickets, got {describe(future)}")
             tickets.append(future)
         joined: Ticket[Iterable[Any]] = Ticket(self._blocking)
 
@@ -384,7 +383,7 @@ def resolve_from(source: Ticket[Any], resolve: Callable[[Ticket[Any]], object], 
 def check_wait(timeout: float | None) -> None:
     """Refuse what nobody can wait for."""
     if timeout is not None and not is_wait(timeout):
-        raise TypeError(f"timeout must be a number of seconds or None, got {timeout!r}")
+        raise TypeError(f"timeout must be a number of seconds or None, got {describe(timeout)}")
 
 
 def wait_all(tickets: Iterable[Ticket[T]], timeout: float | None = None) -> list[T]:
@@ -396,11 +395,11 @@ def wait_all(tickets: Iterable[Ticket[T]], timeout: float | None = None) -> list
         BaseException: the first error in the order of the tickets.
     """
     if isinstance(tickets, Ticket):
-        raise TypeError("wait_all() takes a list of tickets, got a single one")
-    waited_for = list(tickets)
+        raise TypeError("tickets must be a list of tickets, got a single one")
+    waited_for = as_tuple("tickets", tickets, "tickets")
     for ticket in waited_for:
         if not isinstance(ticket, Ticket):  # pyright: ignore[reportUnnecessaryIsInstance]  a caller without types
-            raise TypeError(f"wait_all() takes a list of tickets, got {ticket!r} among them")
+            raise TypeError(f"tickets must be a list of tickets, got {describe(ticket)} among them")
     check_wait(timeout)
     clock = patience_clock()
     deadline = None if timeout is None else clock.monotonic() + timeout

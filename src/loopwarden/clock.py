@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Protocol, final
 
+from loopwarden._arguments import check_callable, is_wait
 from loopwarden._blocking import CURRENT, SYSTEM, Blocking, Gate
 from loopwarden._forks import at_fork
 from loopwarden._log import describe, report
@@ -51,6 +52,13 @@ class Clock(Protocol):
         The callback must not block; what it raises is logged.
         """
         ...
+
+
+def check_timer(delay: float, callback: Callable[[], object]) -> None:
+    """Refuse what no timer can be made of."""
+    if not is_wait(delay):
+        raise ValueError(f"delay must be a number of seconds, got {describe(delay)}")
+    check_callable("callback", callback)
 
 
 @final
@@ -169,6 +177,7 @@ class TimerThread:
             RuntimeError: if the timer thread cannot be started; then the timer is cancelled.
             ValueError: if ``delay`` is not a number.
         """
+        check_timer(delay, callback)
         timer = self._timers.add(self._monotonic() + delay, callback)
         try:
             self._ensure_thread()

@@ -258,7 +258,7 @@ def test_what_cannot_be_submitted_is_refused_by_name(function: Any, timeout: Any
 
 @pytest.mark.parametrize("workers", [0, -1, 1.5, True], ids=repr)
 def test_a_number_of_workers_that_is_none_is_refused(workers: Any) -> None:
-    with pytest.raises(ValueError, match="workers of 'p' must be a whole number from 1 on"):
+    with pytest.raises(ValueError, match="workers of 'p' must be a whole number from 1 to 10000"):
         OffloadPool("p", workers=workers)
 
 

@@ -490,7 +490,7 @@ def test_only_a_tree_can_be_served() -> None:
         ({"shutdown_timeout": -1}, "shutdown_timeout: input should be greater than 0, got -1"),
         ({"timeout": 5}, "timeout: extra inputs are not permitted, got 5"),
         ({"grace": 5, "shutdown_timeout": 10}, "grace 5 is shorter than shutdown_timeout 10, so .*"),
-        ({"health_port": "8080"}, "port must be a whole number from 0 to 65535, got '8080'"),
+        ({"health_port": "8080"}, "health_port must be a whole number from 0 to 65535, got '8080'"),
         ({"mailboxes": 3}, "mailboxes must be a list of what can be closed, got 3"),
         ({"pools": [3]}, "pools must be what can be closed, got 3 among them"),
     ],

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self, final
 
-from loopwarden.clock import Timer, TimerQueue, call, use_clock
+from loopwarden._arguments import is_number
+from loopwarden._log import describe
+from loopwarden.clock import Timer, TimerQueue, call, check_timer, use_clock
 from loopwarden.testing._counted_blocking import CountedBlocking
 
 if TYPE_CHECKING:
@@ -88,8 +90,10 @@ class FakeClock:
             ValueError: if ``seconds`` is negative.
             RestlessError: as `settle`.
         """
+        if not is_number(seconds):
+            raise ValueError(f"seconds must be a number, got {describe(seconds)}")
         if seconds < 0:
-            raise ValueError(f"time does not run backwards: advance({seconds!r})")
+            raise ValueError(f"time does not run backwards, seconds must be from 0 on: advance({seconds!r})")
         target = self._now + seconds
         self._rest()
         while True:
@@ -123,6 +127,7 @@ class FakeClock:
 
     def call_later(self, delay: float, callback: Callable[[], object]) -> Timer:
         """Call back when `advance` reaches that time; a delay of zero or less waits for the next `advance`."""
+        check_timer(delay, callback)
         timer = self._timers.add(self._now + max(delay, 0.0), callback)
         with self._lock:
             ready = [gate for count, gate in self._watchers if count <= len(self._timers)]

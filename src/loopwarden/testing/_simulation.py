@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, final
 import pykka
 
 from loopwarden._frames import current_frames
+from loopwarden._log import describe
 from loopwarden.actors._forgotten import forget_all
 from loopwarden.clock import Timer, TimerThread, current_clock, use_clock
 from loopwarden.testing._place import OURS, place_of
@@ -292,7 +293,7 @@ def _strategy_of(seed: int | str, strategy: str, tape: Sequence[int] | None) -> 
         return Pct(seed)
     if strategy == "random":
         return RandomWalk(seed)
-    raise ValueError(f"strategy must be 'random', 'pct' or 'first', got {strategy!r}")
+    raise ValueError(f"strategy must be 'random', 'pct' or 'first', got {describe(strategy)}")
 
 
 @final
