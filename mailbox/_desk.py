@@ -267,11 +267,10 @@ class Desk(Generic[T, R]):
                     entry, _ = self._check_holds(message)
                     shelf.remove(entry)
                 else:  # nearly every message goes this way
-                    if shelf.in_turn.pop(record[0], None) is None:
-                        raise ReceiptHandleExpiredError(  # noqa: TRY301  it passes as it should
-                            self._name, message.id, message.receipt_handle
-                        )
-                    shelf.size -= 1
+                    try:
+                        del shelf.in_turn[record[0]]
+                    except KeyError:
+                        raise ReceiptHandleExpiredError(self._name, message.id, message.receipt_handle) from None
                 if self.admission.gates:
                     self.admission.made_room(shelf.size)
             except MailboxError:

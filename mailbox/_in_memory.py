@@ -209,9 +209,7 @@ class InMemoryMailbox(Generic[T, R]):
                         raise MailboxClosedError(self._name)  # noqa: TRY301  it passes as it should
                     desk.sequence = sequence = desk.sequence + 1
                     message_id = f"{desk.prefix}{sequence}"
-                    shelf = self._shelf
-                    shelf.size += 1
-                    shelf.fresh.append((sequence, message_id, stored, self._wall()))
+                    self._shelf.fresh.append((sequence, message_id, stored, self._wall()))
                     if self._gates:
                         desk.waiters.wake_one()
                 except MailboxError:

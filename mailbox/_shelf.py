@@ -92,8 +92,6 @@ class Shelf:
 
     def __init__(self, max_deliveries: int | None) -> None:
         self.max_deliveries = max_deliveries
-        #: How many messages there are: visible, delayed and leased.
-        self.size = 0
         #: Nothing is due before this; something may be due from then on.
         self.first_due = math.inf
         #: Called, under the lock, when `first_due` is lowered; they must not block.
@@ -114,6 +112,11 @@ class Shelf:
         self._stale = 0
 
     @property
+    def size(self) -> int:
+        """How many messages there are: visible, delayed and leased."""
+        return len(self.fresh) + len(self.returned) + len(self.in_turn) + len(self._out_of_turn) - self._stale
+
+    @property
     def has_visible(self) -> bool:
         """True if there is something to take."""
         return bool(self.returned or self.fresh)
@@ -121,12 +124,10 @@ class Shelf:
     def put(self, entries: Sequence[Entry]) -> None:
         """Add new messages, visible at once; all of them or none."""
         self.fresh.extend(entries)
-        self.size += len(entries)
 
     def put_delayed(self, entry: Entry, due: float) -> None:
         """Add a new message that becomes visible at ``due``."""
         self._schedule(entry, due)
-        self.size += 1
 
     def take(self, limit: int, due: float) -> list[Entry]:
         """Lease up to ``limit`` visible messages until ``due``; one that was delivered before comes alone."""
@@ -155,8 +156,7 @@ class Shelf:
 
     def remove(self, entry: Entry) -> None:
         """Take a leased message off the shelf for good."""
-        if self._unschedule(entry):
-            self.size -= 1
+        self._unschedule(entry)
         entry.receipt += 1
 
     def give_back(self, entry: Entry, due: float | None, count: int) -> None:
@@ -194,7 +194,7 @@ class Shelf:
         self.returned.clear()
         self.in_turn.clear()
         self._out_of_turn.clear()
-        self._stale = self.size = 0
+        self._stale = 0
         return cleared
 
     def entries(self) -> list[Entry]:
@@ -212,7 +212,6 @@ class Shelf:
             returned = [pair for pair in self.returned if pair[1] is not entry]
             heapq.heapify(returned)
             self.returned = returned
-            self.size = self._count()
         self.remove(entry)
 
     def has(self, entry: Entry) -> bool:
@@ -249,10 +248,6 @@ class Shelf:
             if isinstance(entry, Entry):
                 entry.due = math.inf
                 entry.receipt += 1  # no delivery of a visible message is good
-        self.size = self._count()
-
-    def _count(self) -> int:
-        return len(self.fresh) + len(self.returned) + len(self.in_turn) + len(self._out_of_turn) - self._stale
 
     def unfold(self, leased: FirstLease | Entry) -> Entry:
         """Return the entry of a leased message; from now on it stands on the shelf in place of the delivery."""
@@ -297,16 +292,14 @@ class Shelf:
         for watcher in self.watchers:
             watcher()
 
-    def _unschedule(self, entry: Entry) -> bool:
-        """End a lease or a delay; say whether there was one."""
+    def _unschedule(self, entry: Entry) -> None:
+        """End a lease or a delay, if there is one."""
         if entry.stamp:
             entry.stamp = 0
             self._grow_stale()
-            is_off = True
         else:
-            is_off = self.in_turn.pop(entry.sequence, None) is not None
+            self.in_turn.pop(entry.sequence, None)
         entry.due = math.inf
-        return is_off
 
     def _grow_stale(self) -> None:
         self._stale += 1
