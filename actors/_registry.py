@@ -10,21 +10,19 @@ import pykka
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from loopwarden.actors._ref import ControlRef
-
 __all__ = ["leave_to_parent", "register", "unregister"]
 
 # Its own methods log each step at DEBUG, synchronously; what they do besides is one line under this lock.
 _Registry: Any = pykka.ActorRegistry
 
 
-def register(ref: ControlRef) -> None:
+def register(ref: pykka.ActorRef[Any]) -> None:
     """Let Pykka know an actor, as ``ActorRegistry.register`` does."""
     with _lock():
         _refs().append(ref)
 
 
-def unregister(ref: ControlRef) -> None:
+def unregister(ref: pykka.ActorRef[Any]) -> None:
     """Let Pykka forget an actor; one that it does not know is forgotten already."""
     with _lock(), suppress(ValueError):
         _refs().remove(ref)

@@ -20,6 +20,7 @@ from loopwarden._blocking import SYSTEM
 from loopwarden._log import describe, report
 from loopwarden._ticket import Ticket, write
 from loopwarden.actors._actor import ActorExit
+from loopwarden.actors._registry import register, unregister
 from loopwarden.errors import ActorDeadError
 
 # Pykka's poison pill: whoever tells one end from another must know it.
@@ -87,7 +88,7 @@ class PlainActor:
     def launch(self, entered: Callable[[], None]) -> None:
         """Start it; ``entered`` is called, on its thread, when ``on_start`` has returned."""
         self._entered = entered
-        pykka.ActorRegistry.register(self.actor.actor_ref)
+        register(self.actor.actor_ref)
         try:
             self._blocking.start_thread(self._run, f"{self._name}-actor")
         except RuntimeError as error:
@@ -117,7 +118,7 @@ class PlainActor:
 
     def disown(self) -> None:
         """Let it end as soon as its handler returns, and speak to nobody meanwhile."""
-        pykka.ActorRegistry.unregister(self.actor.actor_ref)
+        unregister(self.actor.actor_ref)
         self.actor.actor_stopped.set()
         self._close_inbox()
         if (in_hand := self._in_hand) is not None:
@@ -134,16 +135,16 @@ class PlainActor:
 
         def set_up_and_tell() -> None:
             set_up()
-            if self.actor.actor_stopped.is_set():  # it was given up meanwhile, and what it has opened is to be closed
-                self.actor.on_stop()
-            else:
+            if not self.actor.actor_stopped.is_set():
                 self._entered()
+            elif self._cause is None:  # it was given up meanwhile, and what it has opened is to be closed
+                self.actor.on_stop()
 
         def record_failure(_kind: Any, error: BaseException | None, _trace: Any) -> None:
             # Not Pykka's own, which logs it too, without the name of the child.
             if not self._record(error):
                 report(logging.ERROR, "a hook of %s raised", self._name, error=error)
-            pykka.ActorRegistry.unregister(self.actor.actor_ref)
+            unregister(self.actor.actor_ref)
             self.actor.actor_stopped.set()
 
         def stop_itself() -> None:
@@ -217,7 +218,7 @@ class PlainActor:
         self._finish()
 
     def _finish(self) -> None:
-        pykka.ActorRegistry.unregister(self.actor.actor_ref)
+        unregister(self.actor.actor_ref)
         self.actor.actor_stopped.set()
         self._close_inbox()
         if self._cause is not None:
