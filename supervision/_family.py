@@ -7,7 +7,7 @@ The supervisor does it and reports back. So everything that a supervisor decides
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, assert_never, final
 
 from loopwarden.errors import (
     ChildBusyError,
@@ -227,13 +227,16 @@ class Family:
     def _judge(self, child: Child, ended: ChildExit, now: float, roll: float) -> None:
         if child.up_since is not None and now - child.up_since >= self.spec.reset_after:
             child.failures = 0
-        match judge(child.spec.restart, ended, child.spec.decide):
+        verdict = judge(child.spec.restart, ended, child.spec.decide)
+        match verdict:
             case Verdict.RESTART:
                 self._restart(child, ended.error, now, roll)
             case Verdict.ESCALATE:
                 self._give_up(child, EventKind.ESCALATED, "failed with what is to be escalated", ended.error)
             case Verdict.KEEP | Verdict.DROP:
                 self._rest(child)
+            case _:
+                assert_never(verdict)
 
     def _restart(self, child: Child, error: BaseException | None, now: float, roll: float) -> None:
         """Have a child started again, with those that go down with it, unless this is once too often."""

@@ -143,6 +143,9 @@ class Simulator:
     def restart_child(self, name: str) -> str:
         return self._ask(lambda waiter: self.family.restart_child(name, waiter))
 
+    def watch_start(self, name: str) -> str:
+        return self._ask(lambda waiter: self.family.watch_start(name, waiter))
+
     def delete_child(self, name: str) -> str:
         return self._ask(lambda waiter: self.family.delete_child(name, waiter))
 

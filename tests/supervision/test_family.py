@@ -128,6 +128,24 @@ ENDS = {
 }
 
 
+class TestWatchStart:
+    def test_is_answered_when_a_new_child_is_up(self) -> None:
+        boss = supervise("a").running()
+        boss.slow_to_start = {"b"}
+        boss.start_child("b")
+
+        waiter = boss.watch_start("b")
+        before = list(boss.answers[waiter])
+        boss.start_is_over("b")
+
+        assert (before, boss.answer(waiter)) == ([], "done")
+
+    def test_is_answered_at_once_if_the_child_was_up_before(self) -> None:
+        boss = supervise("a").running()
+
+        assert boss.answer(boss.watch_start("a")) == "done"
+
+
 class TestStartTimeout:
     def test_a_first_child_that_does_not_start_in_time_ends_the_supervisor(self) -> None:
         boss = supervise("a", child("b", start_timeout=9.0), "c")
