@@ -76,7 +76,8 @@ class _InheritedLock:
         self._owner = owner
 
     def __enter__(self) -> bool:
-        expected = f"{self._owner}, which has opened the mailbox: open it anew after a fork"
+        remedy = "one in memory is for one process, so share one in SQLite after a fork"
+        expected = f"{self._owner}, which has opened the mailbox: {remedy}"
         raise InvalidParameterError(self._mailbox, "process", os.getpid(), expected)
 
     def __exit__(

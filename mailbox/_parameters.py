@@ -107,15 +107,15 @@ def check_run(
 ) -> None:
     """Check how a loop polls; one that ends by itself need not wait."""
     if not is_number(visibility_timeout) or not LEAST_LEASE <= visibility_timeout <= MAX_VISIBILITY:
-        expected = (
-            f"a number of seconds from {LEAST_LEASE:g} to {MAX_VISIBILITY}: each message is worked on for a while"
-        )
+        why = "with a shorter lease, messages come back while they are worked on"
+        expected = f"a number of seconds from {LEAST_LEASE:g} to {MAX_VISIBILITY}: {why}"
         raise InvalidParameterError(mailbox, "visibility_timeout", visibility_timeout, expected)
     if max_iterations is not None:
         check_whole(mailbox, "max_iterations", max_iterations, 2**63)
         check_seconds(mailbox, "wait_time_seconds", wait_time_seconds, MAX_WAIT)
     elif not is_number(wait_time_seconds) or not 0 < wait_time_seconds <= MAX_WAIT:
-        expected = f"a number of seconds of more than 0, up to {MAX_WAIT}: a loop that never waits uses up a processor"
+        why = "with 0 a loop that has nothing to do would use up a processor"
+        expected = f"a number of seconds of more than 0, up to {MAX_WAIT} ({why})"
         raise InvalidParameterError(mailbox, "wait_time_seconds", wait_time_seconds, expected)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 import threading
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
@@ -219,3 +221,25 @@ def test_an_exception_whose_repr_has_line_breaks_is_described_in_one_line() -> N
             return "Forged()\nERROR root: the disk is on fire\x1b[1A"
 
     assert describe(Forged()) == "Forged()\\nERROR root: the disk is on fire\\x1b[1A"
+
+
+def test_log_that_hangs_at_exit_is_told_and_neither_hangs_nor_changes_the_exit() -> None:
+    program = """
+import logging, os, sys
+from loopwarden._log import report
+
+class Hanging(logging.Handler):
+    def emit(self, record):
+        os.read(os.pipe()[0], 1)
+
+logging.getLogger("loopwarden").addHandler(Hanging())
+for number in range(3):
+    report(logging.WARNING, "number %d", number)
+sys.exit(7)
+"""
+    ended = subprocess.run(
+        [sys.executable, "-P", "-c", program], capture_output=True, text=True, check=False, timeout=PATIENCE
+    )
+
+    assert ended.returncode == 7
+    assert ended.stderr == "loopwarden: 3 log records were not written: the log hangs\n"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import itertools
 import logging
+import os
+import select
 import sys
 from collections import deque
 from contextlib import suppress
@@ -27,7 +29,7 @@ LOG_THREAD = "loopwarden-log"
 #: is a few megabytes.
 MAX_WAITING = 1_000
 #: Seconds for which one record may be written before the log counts as hung.
-HANG_SECONDS = 0.25
+HANG_SECONDS = 0.5
 #: Seconds that a log which does get on has at exit.
 EXIT_SECONDS = 2.0
 #: What a record knows of the moment and the thread it was made on, and its copy by somebody else's factory does not.
@@ -83,7 +85,8 @@ class LogWriter:
         if not self._waiting and self._writes_since is None:
             return True
         gate = SYSTEM.gate()
-        self._put(gate)
+        if not self._put(gate):
+            return False
         deadline = monotonic() + timeout
         while True:
             now, since = monotonic(), self._writes_since
@@ -93,7 +96,8 @@ class LogWriter:
             if gate.wait(left):  # opened by the thread
                 return True
 
-    def _put(self, entry: tuple[logging.LogRecord, Context] | Gate) -> None:
+    def _put(self, entry: tuple[logging.LogRecord, Context] | Gate) -> bool:
+        """Put an entry behind the others; say whether there is a thread to write it."""
         self._waiting.append(entry)
         self._wake.put(None)
         mark = object()
@@ -102,22 +106,25 @@ class LogWriter:
                 SYSTEM.start_thread(self._run, LOG_THREAD)
             except RuntimeError:  # no threads are to be had now: the next record tries again, or the exit writes
                 self._started = SYSTEM.slot()
+                return False
+        return True
 
     def _run(self) -> None:
         while True:
             self._wake.get()  # woken by each entry
-            entry = self._waiting.popleft()
             self._writes_since = monotonic()
-            if isinstance(entry, tuple):
-                record, context = entry
-                with suppress(BaseException):  # filters, handlers and formatters are other people's code
-                    context.run(self.write_now, record)
-                del record, context
-            else:
-                entry.open()
-            del entry  # an idle thread keeps no exception alive
+            self._write_next()
             self._tell_drops()
             self._writes_since = None
+
+    def _write_next(self) -> None:
+        entry = self._waiting.popleft()
+        if isinstance(entry, tuple):
+            record, context = entry
+            with suppress(BaseException):  # filters, handlers and formatters are other people's code
+                context.run(self.write_now, record)
+        else:
+            entry.open()
 
     def _tell_drops(self) -> None:
         dropped = next(self._drops) - self._looks
@@ -157,12 +164,26 @@ class LogWriter:
         """Write what waits, and keep a log that hangs from hanging the exit."""
         is_written = self.flush(EXIT_SECONDS)
         self._is_over = True
+        if not is_written and self._started.get(0) is None:  # there are no threads any more, as in some Pythons at exit
+            while self._waiting:
+                self._write_next()
+            is_written = True
+        if not is_written:
+            _complain(1 + sum(isinstance(each, tuple) for each in tuple(self._waiting)))
         hung = _hung_handlers(0.0 if not is_written else HANG_SECONDS)
         if not is_written and not hung:  # it hangs without a lock, in one of these
             hung = list(_handlers_of(self._logger))
         if hung:
             self._is_silent = True
             _let_go(hung)
+
+
+def _complain(lost: int) -> None:
+    """Say on standard error how many records are lost, unless that is what hangs."""
+    with suppress(OSError, ValueError):
+        descriptor = 2
+        if select.select([], [descriptor], [], 0)[1]:  # then it takes a line without blocking
+            os.write(descriptor, f"loopwarden: {lost} log records were not written: the log hangs\n".encode())
 
 
 def _handlers_of(logger: logging.Logger | None) -> Iterable[logging.Handler]:

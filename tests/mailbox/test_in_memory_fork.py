@@ -36,7 +36,7 @@ if child == 0:
             try:
                 use()
             except InvalidParameterError as error:
-                refused += f"{os.getppid()}, which has opened the mailbox: open it anew after a fork" in str(error)
+                refused += f"{os.getppid()}, which has opened the mailbox: one in memory is for" in str(error)
         jobs.close()
         new = open_mailbox("memory://jobs")
         new.send("new")
