@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
+from pydantic import BaseModel
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
@@ -93,7 +95,8 @@ def _has_plain_keys(schema: _Schema) -> bool:
 def _model(schema: _Schema, definitions: Mapping[str, _Schema], depth: int) -> Shape | None:
     inner = schema["schema"]
     config = cast("_Schema", schema.get("config") or {})
-    is_odd = schema.get("custom_init") or schema.get("root_model") or inner["type"] != "model-fields"
+    has_slots = any(each.__dict__.get("__slots__") for each in schema["cls"].__mro__ if each is not BaseModel)
+    is_odd = has_slots or schema.get("custom_init") or schema.get("root_model") or inner["type"] != "model-fields"
     if is_odd or not inner.keys() - _TYPE <= _HARMLESS["model-fields"] or inner.get("computed_fields"):
         return None
     if not config.keys() <= _HARMLESS_CONFIG or config.get("extra_fields_behavior") == "allow":

@@ -268,6 +268,7 @@ class Shelf:
     def _schedule(self, entry: Entry, due: float) -> None:
         """Let a lease or a delay begin, or end at another time."""
         stamp = entry.stamp
+        entry.due = due  # first, because `mend` goes by it
         if not self.in_turn:
             self.last_in_turn = -math.inf
         if due >= self.last_in_turn:
@@ -280,7 +281,6 @@ class Shelf:
             heapq.heappush(self._out_of_turn, (due, self._stamps, entry))
             entry.stamp = self._stamps
             self.in_turn.pop(entry.sequence, None)
-        entry.due = due
         if stamp:
             self._grow_stale()
         if due < self.first_due:

@@ -195,10 +195,17 @@ class SqliteQueue(Generic[B]):
         latest = self._wall() + MAX_VISIBILITY
         cursor.execute("UPDATE messages SET due = ? WHERE mailbox = ? AND due > ?", (latest, self._name, latest))
 
-    def _follow(self, cursor: sqlite3.Cursor, message: Message[B, Any], now: float) -> None:
-        """Learn when a lease ends that was cut; only if it seems to end later than any can."""
-        if message.due <= now + MAX_VISIBILITY:
-            return
+    def _delete(self, cursor: sqlite3.Cursor, message: Message[B, Any], now: float) -> bool:
+        """Delete a message whose delivery is not over; say whether that is so."""
+        if not _is_good(message, now):
+            return False
+        if cursor.execute(_DELETE, self._key(message)).rowcount:
+            return True
+        self._follow(cursor, message)
+        return _is_good(message, now) and cursor.execute(_DELETE, self._key(message)).rowcount > 0
+
+    def _follow(self, cursor: sqlite3.Cursor, message: Message[B, Any]) -> None:
+        """Learn when a lease ends that is not found by its key: it may have been cut."""
         found = cursor.execute(
             "SELECT due FROM messages WHERE mailbox = ? AND due > 0 AND sequence = ? AND receipt = ?",
             (self._name, cast("Row", message.record).sequence, message.receipt),
@@ -254,11 +261,8 @@ class SqliteQueue(Generic[B]):
             with self._step as cursor, cursor.connection:
                 now = self._wall()
                 for message in everything:
-                    is_here = self._is_here(message)
-                    if is_here:
-                        self._follow(cursor, message, now)
-                    is_open = is_here and not message.is_finalized and _is_good(message, now)
-                    is_held = is_open and cursor.execute(_DELETE, self._key(message)).rowcount
+                    is_open = self._is_here(message) and not message.is_finalized
+                    is_held = is_open and self._delete(cursor, message, now)
                     (held if is_held else refused).append(message)
             self._room.wake_all()
         for message in held:
@@ -270,10 +274,7 @@ class SqliteQueue(Generic[B]):
         with self._store.lock:
             with self._step as cursor, cursor.connection:
                 # As `_check_holds`, without its statement: this is on the path of every message.
-                now = self._wall()
-                self._follow(cursor, message, now)
-                is_good = _is_good(message, now)
-                if not is_good or not cursor.execute(_DELETE, self._key(message)).rowcount:
+                if not self._delete(cursor, message, self._wall()):
                     raise ReceiptHandleExpiredError(self._name, message.id, message.receipt_handle)
             self._room.wake_all()
 
@@ -323,11 +324,15 @@ class SqliteQueue(Generic[B]):
         """Refuse a delivery that is over; return the time."""
         # The time and the fence are looked at when the file is ours: waiting for that may have taken a while.
         now = self._wall()
-        self._follow(cursor, message, now)
-        is_good = _is_good(message, now, even_if_fenced=even_if_fenced)
-        if not is_good or cursor.execute(_CHECK, self._key(message)).fetchone() is None:
-            raise ReceiptHandleExpiredError(self._name, message.id, message.receipt_handle)
+        if not self._is_held(cursor, message, now, even_if_fenced):
+            self._follow(cursor, message)
+            if not self._is_held(cursor, message, now, even_if_fenced):
+                raise ReceiptHandleExpiredError(self._name, message.id, message.receipt_handle)
         return now
+
+    def _is_held(self, cursor: sqlite3.Cursor, message: Message[B, Any], now: float, even_if_fenced: bool) -> bool:
+        is_good = _is_good(message, now, even_if_fenced=even_if_fenced)
+        return is_good and cursor.execute(_CHECK, self._key(message)).fetchone() is not None
 
     def _is_here(self, message: Message[B, Any]) -> bool:
         """Say whether it was received from this mailbox, by whichever object: elsewhere its numbers mean nothing."""

@@ -132,6 +132,18 @@ def test_report_does_not_wait_for_a_handler_that_blocks_and_what_is_dropped_is_c
     ]
 
 
+def test_report_in_a_handler_is_dropped_and_counted_because_it_would_never_end(handler: Handler) -> None:
+    handler.do = lambda record: report(logging.WARNING, "about it") if record.msg == "it" else None
+
+    report(logging.WARNING, "it")
+    assert flush_log(PATIENCE, PATIENCE)
+
+    assert [text.partition(" from ")[0] for text in handler.texts] == [
+        "it",
+        "1 log records were dropped, because the log did not keep up",
+    ]
+
+
 @pytest.mark.parametrize("error", [ValueError("no"), SystemExit(3), KeyboardInterrupt()])
 def test_report_goes_on_after_a_handler_that_raises(handler: Handler, error: BaseException) -> None:
     def refuse(_record: logging.LogRecord) -> None:

@@ -4,6 +4,8 @@ import asyncio
 import copy
 import logging
 import queue
+import random
+import signal
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -602,3 +604,40 @@ def test_forget_ready_compares_by_identity_and_runs_no_code_of_a_callback() -> N
     ticket.forget_ready(twins[2])
 
     assert len(ticket._callbacks) == 1
+
+
+@pytest.mark.prove
+@pytest.mark.timeout(120)
+def test_ticket_that_is_completed_wakes_who_waits_whenever_a_ctrl_c_comes() -> None:
+    is_armed = False
+    interrupts = 0
+
+    def raise_if_armed(_number: int, _frame: object) -> None:
+        nonlocal is_armed, interrupts
+        if is_armed:
+            is_armed = False
+            interrupts += 1
+            raise KeyboardInterrupt
+
+    dice = random.Random(0)
+    before = signal.signal(signal.SIGALRM, raise_if_armed)
+    try:
+        while interrupts < 2_000:
+            ticket: Ticket[int] = Ticket()
+            derived, gate = ticket.map(lambda number: number + 1), SYSTEM.gate()
+            ticket._call_back(gate.open)  # as a thread that waits for it does
+            signal.setitimer(signal.ITIMER_REAL, dice.uniform(1e-6, 3e-5))
+            try:
+                is_armed = True
+                ticket.complete(1)
+                is_armed = False
+            except KeyboardInterrupt:
+                pass
+            if not ticket.is_ready():
+                ticket.complete(1)
+
+            assert gate.wait(0)
+            assert derived.is_ready()  # to the interrupt, if that came while it was computed
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

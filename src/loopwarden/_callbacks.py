@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from contextlib import suppress
+from types import MethodType
 from typing import TYPE_CHECKING, Any, final
 
 from loopwarden._log import report
@@ -56,17 +57,23 @@ def run_callbacks(callbacks: list[Callable[[Any], object]], argument: object) ->
 def _pop_and_call(callbacks: list[Callable[[Any], object]], argument: object) -> KeyboardInterrupt | None:
     interrupt: KeyboardInterrupt | None = None
     while callbacks:
-        callback = None
+        first = callback = None
         try:
-            (callback := callbacks.pop(0))(argument)  # in one line, so that an interrupt does not lose what was popped
+            first = callbacks[0]
+            callback = callbacks.pop(0)
+            callback(argument)
         except BaseException as error:  # noqa: BLE001  isolates user code
             if callback is None and type(error) is IndexError:  # somebody else has popped the last one
                 break
+            if callback is None and first is not None and not any(each is first for each in tuple(callbacks)):
+                callback, is_due = first, True  # it was popped, and an interrupt came before it had its name
+            else:
+                is_due = callback is not None and type(callback) in _REPEATABLE
             if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
                 interrupt = error
             else:
                 report(logging.ERROR, "a callback of a ticket raised", error=error)
-            if type(callback) is Resolving:
+            if is_due and callback is not None:
                 with suppress(BaseException):
                     callback(argument)
     return interrupt
@@ -99,6 +106,11 @@ class Entry:
 
     def __call__(self, argument: Any) -> None:
         self.call(argument)
+
+
+#: What may be called again if an interrupt has cut it short. A bare method is the opening of a gate: those of others
+#: are in an `Entry`.
+_REPEATABLE = frozenset((Resolving, MethodType))
 
 
 def forget_callback(callbacks: list[Callable[[Any], object]], callback: Callable[[Any], object]) -> None:

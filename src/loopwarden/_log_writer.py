@@ -11,14 +11,13 @@ import sys
 from collections import deque
 from contextlib import suppress
 from contextvars import Context, copy_context
+from threading import get_ident
 from time import monotonic
 from typing import TYPE_CHECKING, Any, final
 
 from loopwarden._blocking import SYSTEM
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from loopwarden._blocking import Gate, WorkQueue
 
 __all__ = ["HANG_SECONDS", "LOG_THREAD", "MAX_WAITING", "LogWriter"]
@@ -65,12 +64,13 @@ class LogWriter:
         self._looks = 0  # how often the thread has drawn
         self._told = 0  # drops that it has told
         self._writes_since: float | None = None  # None while it writes nothing
+        self._thread: int | None = None
 
     def write(self, record: logging.LogRecord) -> None:
         """Have a record written soon; or count it, if too many wait."""
         if self.in_place or self._is_over:
             self.write_now(record)
-        elif len(self._waiting) >= MAX_WAITING:
+        elif len(self._waiting) >= MAX_WAITING or get_ident() == self._thread:  # a handler that reports would never end
             next(self._drops)
         else:
             self._put((record, copy_context()))
@@ -104,18 +104,26 @@ class LogWriter:
         if self._started.setdefault(0, mark) is mark:
             try:
                 SYSTEM.start_thread(self._run, LOG_THREAD)
-            except RuntimeError:  # no threads are to be had now: the next record tries again, or the exit writes
+            except BaseException as error:
                 self._started = SYSTEM.slot()
-                return False
+                if not isinstance(error, RuntimeError):
+                    raise
+                return False  # no threads are to be had now: the next record tries again, or the exit writes
+            # The processes of multiprocessing end without the exit hooks of others.
+            util: Any = sys.modules.get("multiprocessing.util")
+            if util is not None:
+                util.Finalize(None, self.exit, exitpriority=-100)
         return True
 
     def _run(self) -> None:
+        self._thread = get_ident()
         while True:
-            self._wake.get()  # woken by each entry
-            self._writes_since = monotonic()
-            self._write_next()
-            self._tell_drops()
-            self._writes_since = None
+            self._wake.get()  # woken by each entry; a Ctrl-C may have cost one its wake-up, so all are looked for
+            while self._waiting:
+                self._writes_since = monotonic()
+                self._write_next()
+                self._tell_drops()
+                self._writes_since = None
 
     def _write_next(self) -> None:
         entry = self._waiting.popleft()
@@ -171,11 +179,8 @@ class LogWriter:
         if not is_written:
             _complain(1 + sum(isinstance(each, tuple) for each in tuple(self._waiting)))
         hung = _hung_handlers(0.0 if not is_written else HANG_SECONDS)
-        if not is_written and not hung:  # it hangs without a lock, in one of these
-            hung = list(_handlers_of(self._logger))
-        if hung:
-            self._is_silent = True
-            _let_go(hung)
+        self._is_silent = bool(hung) or not is_written
+        _let_go(hung)
 
 
 def _complain(lost: int) -> None:
@@ -184,12 +189,6 @@ def _complain(lost: int) -> None:
         descriptor = 2
         if select.select([], [descriptor], [], 0)[1]:  # then it takes a line without blocking
             os.write(descriptor, f"loopwarden: {lost} log records were not written: the log hangs\n".encode())
-
-
-def _handlers_of(logger: logging.Logger | None) -> Iterable[logging.Handler]:
-    while logger is not None:
-        yield from logger.handlers
-        logger = logger.parent if logger.propagate else None
 
 
 def _hung_handlers(patience: float) -> list[logging.Handler]:

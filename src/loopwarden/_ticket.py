@@ -85,11 +85,11 @@ class Ticket(pykka.Future[T]):
         outcome = (result, None, None)
         try:
             is_ours = self._slot.setdefault(_OUTCOME, outcome) is outcome
+            if self._callbacks:
+                run_callbacks(self._callbacks, self)
         except BaseException:
             self._wake_if_written()
             raise
-        if self._callbacks:
-            run_callbacks(self._callbacks, self)
         if not is_ours:
             raise self._refusal()
 
@@ -176,7 +176,11 @@ class Ticket(pykka.Future[T]):
     def _call_back(self, callback: Callable[[Ticket[T]], object]) -> None:
         self._callbacks.append(callback)
         if self._slot.get(_OUTCOME) is not None:
-            run_callbacks(self._callbacks, self)
+            try:
+                run_callbacks(self._callbacks, self)
+            except BaseException:
+                self._wake_if_written()
+                raise
 
     @override
     def __await__(self) -> Generator[Any, None, T]:
@@ -281,15 +285,15 @@ class Ticket(pykka.Future[T]):
         outcome = (mark, error, error.__traceback__)
         try:
             is_ours = self._slot.setdefault(_OUTCOME, outcome) is outcome
+            if self._callbacks:
+                run_callbacks(self._callbacks, self)
         except BaseException:
             self._wake_if_written()
             raise
-        if self._callbacks:
-            run_callbacks(self._callbacks, self)
         return is_ours
 
     def _wake_if_written(self) -> None:
-        """Wake the readers after a Ctrl-C that came just before the write, or just after it."""
+        """Wake the readers that a Ctrl-C has left waiting: just before the write, after it, or while it woke them."""
         if self._slot.get(_OUTCOME) is not None:
             run_callbacks(self._callbacks, self)
 

@@ -165,3 +165,11 @@ def test_a_mailbox_in_memory_keeps_a_model_as_it_is() -> None:
     orders.send(body)
 
     assert orders.receive()[0].body is body
+
+
+def test_a_model_with_slots_of_its_own_is_not_sure_to_come_back() -> None:
+    class Slotted(BaseModel):
+        __slots__ = ("hidden",)
+        number: int
+
+    assert not Codec("jobs", Slotted).is_sure(Slotted(number=1))

@@ -179,3 +179,17 @@ class TestSqliteMailbox(MailboxContract):
         assert [message.body for message in jobs.receive()] == ["c"]
         assert jobs.acknowledge_many([second]) == []
         jobs.close()
+
+    @pytest.mark.parametrize("way", ["acknowledge", "nack", "put_back"])
+    def test_a_lease_that_was_cut_by_a_little_is_still_good_hours_later(self, clock: FakeClock, way: str) -> None:
+        jobs: SqliteMailbox[str, None] = SqliteMailbox(self.path, "jobs", clock=clock)
+        jobs.send("a")
+        [message] = jobs.receive(visibility_timeout=43_200)
+        clock._wall_offset -= 3_600
+        jobs.reap()  # which has cut the lease
+
+        clock.advance(5_400)
+        getattr(message, way)()
+
+        assert jobs.approximate_count() == (0 if way == "acknowledge" else 1)
+        jobs.close()
