@@ -60,8 +60,7 @@ def _pop_and_call(callbacks: list[Callable[[Any], object]], argument: object) ->
         first = callback = None
         try:
             first = callbacks[0]
-            callback = callbacks.pop(0)
-            callback(argument)
+            (callback := callbacks.pop(0))(argument)
         except BaseException as error:  # noqa: BLE001  isolates user code
             if callback is None and type(error) is IndexError:  # somebody else has popped the last one
                 break

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -143,6 +144,7 @@ def live(clock: FakeClock) -> tuple[int, int]:
 def grown(count: int) -> dict[str, tuple[float, float]]:
     """Return by how many objects and callbacks a round of each kind grows what lives, if it does."""
     result: dict[str, tuple[float, float]] = {}
+    most = 0.2 if sys.gettrace() is None else 4.2  # what measures coverage keeps four objects of each thread
     with FakeClock() as clock, ExitStack() as stack:
         for name, ask in rounds(stack).items():
             for _ in range(10):
@@ -152,7 +154,7 @@ def grown(count: int) -> dict[str, tuple[float, float]]:
                 ask()
             more_objects, more_callbacks = live(clock)
             growth = (more_objects - objects) / count, (more_callbacks - callbacks) / count
-            if max(growth) > 0.2:
+            if growth[0] > most or growth[1] > 0.2:
                 result[name] = growth
     return result
 
