@@ -82,15 +82,7 @@ class Ticket(pykka.Future[T]):
             TicketAlreadyCompletedError: if another writer was first.
             TicketCancelledError: if the reader has given up.
         """
-        outcome = (result, None, None)
-        try:
-            is_ours = self._slot.setdefault(_OUTCOME, outcome) is outcome
-            if self._callbacks:
-                run_callbacks(self._callbacks, self)
-        except BaseException:
-            self._wake_if_written()
-            raise
-        if not is_ours:
+        if not self._write_outcome((result, None, None)):
             raise self._refusal()
 
     def fail(self, error: BaseException) -> None:
@@ -282,7 +274,10 @@ class Ticket(pykka.Future[T]):
         return derived
 
     def _write_error(self, error: BaseException, mark: object = None) -> bool:
-        outcome = (mark, error, error.__traceback__)
+        return self._write_outcome((mark, error, error.__traceback__))
+
+    def _write_outcome(self, outcome: tuple[Any, BaseException | None, TracebackType | None]) -> bool:
+        """Write, and wake whoever waits; say whether this was the first outcome."""
         try:
             is_ours = self._slot.setdefault(_OUTCOME, outcome) is outcome
             if self._callbacks:

@@ -56,34 +56,27 @@ def hanging_restart(nursery: Nursery, boss: SupervisorRef, name: str = "a") -> H
     return hold
 
 
-class HangsAtStart(pykka.ThreadingActor):
+class Hangs:
+    """The hooks of an actor whose start hangs."""
+
+    def __init__(self, hold: Hold, ended: list[str]) -> None:
+        super().__init__()
+        self._hold = hold
+        self._ended = ended
+
+    def on_start(self) -> None:
+        self._hold()
+
+    def on_stop(self) -> None:
+        self._ended.append("stopped")
+
+
+class HangsAtStart(Hangs, pykka.ThreadingActor):
     """Plain Pykka."""
 
-    def __init__(self, hold: Hold, ended: list[str]) -> None:
-        super().__init__()
-        self._hold = hold
-        self._ended = ended
 
-    def on_start(self) -> None:
-        self._hold()
-
-    def on_stop(self) -> None:
-        self._ended.append("stopped")
-
-
-class ControlHangsAtStart(ControlActor):
+class ControlHangsAtStart(Hangs, ControlActor):
     """One of ours, written by a user."""
-
-    def __init__(self, hold: Hold, ended: list[str]) -> None:
-        super().__init__()
-        self._hold = hold
-        self._ended = ended
-
-    def on_start(self) -> None:
-        self._hold()
-
-    def on_stop(self) -> None:
-        self._ended.append("stopped")
 
 
 # Giving it up.
