@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 
 from loopwarden.errors import MailboxClosedError, MailboxError, ReceiptHandleExpiredError, SerializationError
@@ -186,30 +187,37 @@ class Desk(Generic[T, R]):
         ):
             return messages
         fresh, in_turn = shelf.fresh, shelf.in_turn
-        if fresh:
-            shelf.last_in_turn = due
-            if due < shelf.first_due:
-                shelf.lower_first_due(due)
-        while fresh and limit:
-            limit -= 1
-            slip = fresh[0]
+        if not fresh:
+            return messages
+        shelf.last_in_turn = due
+        if due < shelf.first_due:
+            shelf.lower_first_due(due)
+        takes_all = limit >= len(fresh)
+        entries: list[Entry] = []
+        for slip in fresh if takes_all else islice(fresh, limit):
             if type(slip) is Entry:
                 slip.due = due
                 in_turn[slip.sequence] = slip
-                fresh.popleft()
-                slip.count += 1
-                slip.receipt += 1
-                messages.append(Message(self, slip, slip.body, slip.count, slip.receipt, token))
+                entries.append(slip)
+                messages.append(Message(self, slip, slip.body, slip.count + 1, slip.receipt + 1, token))
                 continue
             message: Message[T, R] = _new(Message)  # without __init__, which costs half as much again
             message.record = slip
-            message.id, message.body, message.sent_at = slip[1], slip[2], slip[3]
+            sequence, message.id, message.body, message.sent_at = slip
             message.courier, message.token, message.due = self, token, due
             message.delivery_count = message.receipt = 1
             message.is_finalized = False
-            in_turn[slip[0]] = message
-            fresh.popleft()
+            in_turn[sequence] = message
             messages.append(message)
+        # What is interrupted before this is visible again, as if it had not been taken.
+        if takes_all:
+            fresh.clear()
+        else:
+            for _ in messages:
+                fresh.popleft()
+        for entry in entries:
+            entry.count += 1
+            entry.receipt += 1
         return messages
 
     def take(self, limit: int, due: float, token: Token | None) -> list[Message[T, R]]:

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     Shape: TypeAlias = "Callable[[Any], bool]"
     _Schema: TypeAlias = "Mapping[str, Any]"
 
-__all__ = ["shape_of"]
+__all__ = ["HIGHEST", "LOWEST", "shape_of"]
 
-#: Numbers that are written and read by everybody; longer ones are tried, and those of 4,300 digits cannot be read.
-_BIG = 2**63
+#: Numbers between these are written and read by every JSON library; longer ones are tried.
+LOWEST, HIGHEST = -(2**63), 2**63
 #: Levels of lists and dicts that are looked through; deeper ones are tried, and 200 cannot be read.
 _DEEP = 50
 #: As `type`, which for a value of any type is of an unknown one to type checkers.
@@ -145,7 +145,7 @@ def _is_whole(text: str) -> bool:
 
 
 def _is_int(value: Any) -> bool:
-    return type(value) is int and -_BIG < value < _BIG
+    return type(value) is int and LOWEST < value < HIGHEST
 
 
 def _is_float(value: Any) -> bool:
@@ -161,38 +161,45 @@ def _is_none(value: Any) -> bool:
 
 
 def _is_json(value: Any) -> bool:
-    # Most bodies are one of the first two, so these are asked on the spot.
-    kind = _type_of(value)
-    if kind is str:
-        return bool(value.isascii() or _is_whole(value))
-    if kind is int:
-        return bool(-_BIG < value < _BIG)
     return _is_nested(value, _DEEP)
 
 
-def _is_nested(value: Any, depth: int) -> bool:  # noqa: PLR0911  one for each
+def _is_nested(value: Any, depth: int) -> bool:
+    if type(value) is str:
+        return value.isascii() or _is_whole(value)
+    if type(value) is int:
+        return LOWEST < value < HIGHEST
+    if type(value) is float:
+        return value - value == 0
     kind = _type_of(value)
-    if kind is str:
-        return bool(value.isascii() or _is_whole(value))
-    if kind is int:
-        return bool(-_BIG < value < _BIG)
-    if kind is float:
-        return bool(value - value == 0)
     if kind is dict and depth:
-        for key in value:
-            if type(key) is not str or not (key.isascii() or _is_whole(key)):
-                return False
-        return _are_nested(value.values(), depth - 1)
+        return _is_nested_dict(value, depth - 1)
     if kind is list and depth:
         return _are_nested(value, depth - 1)
     return value is None or value is True or value is False
 
 
+# Loops, and atoms on the spot: a generator, or a call for each, takes three times as long.
+
+
+def _is_nested_dict(held: dict[Any, Any], depth: int) -> bool:
+    for key, value in held.items():
+        if type(key) is not str or not (key.isascii() or _is_whole(key)):
+            return False
+        if type(value) is str and value.isascii():
+            continue
+        if type(value) is int and LOWEST < value < HIGHEST:
+            continue
+        if not _is_nested(value, depth):
+            return False
+    return True
+
+
 def _are_nested(values: Iterable[Any], depth: int) -> bool:
-    # A loop, and atoms on the spot: a generator takes three times as long.
     for value in values:
-        kind = _type_of(value)
-        if kind is str and value.isascii():
+        if type(value) is str and value.isascii():
+            continue
+        if type(value) is int and LOWEST < value < HIGHEST:
             continue
         if not _is_nested(value, depth):
             return False
