@@ -132,6 +132,27 @@ def test_report_does_not_wait_for_a_handler_that_blocks_and_what_is_dropped_is_c
     ]
 
 
+def test_flush_waits_until_what_was_dropped_is_told_too(handler: Handler) -> None:
+    with Hold() as hold, Hold() as telling:
+
+        def stop_at_two(record: logging.LogRecord) -> None:
+            if record.getMessage() == "first":
+                hold()
+            if record.getMessage().startswith("1 log records were dropped"):
+                telling()
+
+        handler.do = stop_at_two
+        report(logging.WARNING, "first")
+        hold.wait_reached()
+        for _ in range(MAX_WAITING + 1):
+            report(logging.WARNING, "more")
+        hold.release()
+        is_written = flush_log(PATIENCE)
+
+        telling.wait_reached()
+        assert not is_written
+
+
 def test_report_in_a_handler_is_dropped_and_counted_because_it_would_never_end(handler: Handler) -> None:
     handler.do = lambda record: report(logging.WARNING, "about it") if record.msg == "it" else None
 

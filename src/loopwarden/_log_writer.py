@@ -122,7 +122,8 @@ class LogWriter:
             while self._waiting:
                 self._writes_since = monotonic()
                 self._write_next()
-                self._tell_drops()
+                if not self._waiting:
+                    self._tell_drops()
                 self._writes_since = None
 
     def _write_next(self) -> None:
@@ -132,12 +133,13 @@ class LogWriter:
             with suppress(BaseException):  # filters, handlers and formatters are other people's code
                 context.run(self.write_now, record)
         else:
+            self._tell_drops()  # first: they are part of what a flush waits for
             entry.open()
 
     def _tell_drops(self) -> None:
         dropped = next(self._drops) - self._looks
         self._looks += 1
-        if dropped > self._told and not self._waiting:
+        if dropped > self._told:
             text = "%d log records were dropped, because the log did not keep up"
             record = self._logger.makeRecord(
                 self._logger.name, logging.WARNING, __file__, 0, text, (dropped - self._told,), None
