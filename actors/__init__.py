@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from loopwarden._heartbeat import Heartbeat
+from loopwarden._inlet import Inlet
 from loopwarden._ticket import Ticket, wait_all
-from loopwarden.actors._actor import ActorExit, ControlActor, Deferred
-from loopwarden.actors._current import beat, stop_asked
-from loopwarden.actors._dlq_consumer import DLQConsumer
-from loopwarden.actors._eval_loop import EvalLoop
-from loopwarden.actors._eval_progress import EVAL_PROGRESS, EvalProgress, SampleScored
-from loopwarden.actors._fates import MessageFate
-from loopwarden.actors._inlet import Inlet
-from loopwarden.actors._loop_actor import LoopActor
-from loopwarden.actors._loop_ref import LoopRef
-from loopwarden.actors._mailbox_loop import MailboxLoop
-from loopwarden.actors._main_loop import AgentLoop, MainLoop
-from loopwarden.actors._messages import (
+from loopwarden.actors.consumers._dlq_consumer import DLQConsumer
+from loopwarden.actors.consumers._eval_loop import EvalLoop
+from loopwarden.actors.consumers._eval_progress import EVAL_PROGRESS, EvalProgress, SampleScored
+from loopwarden.actors.consumers._mailbox_loop import MailboxLoop
+from loopwarden.actors.consumers._main_loop import AgentLoop, MainLoop
+from loopwarden.actors.consumers._sample import EvalResult, Sample
+from loopwarden.actors.loop._current import beat, stop_asked
+from loopwarden.actors.loop._fates import MessageFate
+from loopwarden.actors.loop._loop_actor import LoopActor
+from loopwarden.actors.loop._loop_ref import LoopRef, check_health
+from loopwarden.actors.loop._messages import (
     AbandonRequest,
     AbandonResult,
-    ControlMessage,
     DrainRequest,
     HealthCheckRequest,
     HealthStatus,
@@ -26,26 +25,26 @@ from loopwarden.actors._messages import (
     PauseRequest,
     ProcessRequest,
     RecallRequest,
-    Request,
     ResumeRequest,
     ShutdownConfirmRequest,
     ShutdownRequest,
     ShutdownResult,
     StallReport,
 )
-from loopwarden.actors._offload_pool import OffloadPool
-from loopwarden.actors._progress import Activity, InHand, Progress, WorkerStatus
-from loopwarden.actors._reducers import DispatchResult
-from loopwarden.actors._ref import ControlRef, check_health
-from loopwarden.actors._runnable import Runnable, SupportsPause, SupportsProcess, SupportsRecovery, SupportsRun
-from loopwarden.actors._sample import EvalResult, Sample
-from loopwarden.actors._session import Session
-from loopwarden.actors._session_ref import SessionRef, StateRequest
-from loopwarden.actors._session_snapshot import Recovery, SessionSnapshot, SliceSnapshot
-from loopwarden.actors._slice import Slice, SliceView, State
-from loopwarden.actors._state import LoopState
-from loopwarden.actors._work_budget import BudgetStatus, WorkBudget
-from loopwarden.actors._zombies import ZOMBIES, Zombies
+from loopwarden.actors.loop._progress import Activity, InHand, Progress, WorkerStatus
+from loopwarden.actors.loop._protocols import Runnable, SupportsPause, SupportsProcess, SupportsRecovery, SupportsRun
+from loopwarden.actors.loop._state import LoopState
+from loopwarden.actors.loop._work_budget import BudgetStatus, WorkBudget
+from loopwarden.actors.offload._pool import OffloadPool
+from loopwarden.actors.runtime._actor import ActorExit, ControlActor, Deferred
+from loopwarden.actors.runtime._ref import ControlRef
+from loopwarden.actors.runtime._request import ControlMessage, Request
+from loopwarden.actors.runtime._zombies import ZOMBIES, Zombies
+from loopwarden.actors.session._reducers import DispatchResult
+from loopwarden.actors.session._session import Session
+from loopwarden.actors.session._session_ref import SessionRef, StateRequest
+from loopwarden.actors.session._slice import Slice, SliceView, State
+from loopwarden.actors.session._snapshot import Recovery, SessionSnapshot, SliceSnapshot
 
 __all__ = [
     # Actors and their refs

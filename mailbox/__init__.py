@@ -5,12 +5,12 @@ from __future__ import annotations
 from loopwarden.mailbox._capabilities import Capabilities
 from loopwarden.mailbox._contract import DeadLetters, Mailbox, Reaped, SupportsWaitedUntil, SupportsWaitVisible
 from loopwarden.mailbox._dead_letter import DeadLetter
-from loopwarden.mailbox._in_memory import InMemoryMailbox
-from loopwarden.mailbox._lease_extender import LeaseExtender
+from loopwarden.mailbox._lease import LeaseExtender
 from loopwarden.mailbox._message import Message
 from loopwarden.mailbox._open import open_mailbox
-from loopwarden.mailbox._sqlite import SqliteMailbox
 from loopwarden.mailbox._token import Token
+from loopwarden.mailbox.memory._mailbox import InMemoryMailbox
+from loopwarden.mailbox.sqlite._mailbox import SqliteMailbox
 
 __all__ = [
     # The contract

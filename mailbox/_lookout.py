@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from loopwarden.mailbox._parameters import check_seconds, check_token
 from loopwarden.mailbox._token import Token, wait_with
+from loopwarden.mailbox._validation import check_seconds, check_token
 
 if TYPE_CHECKING:
     from loopwarden._blocking import Gate, Lock

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar, final
 
 from loopwarden.errors import MessageFinalizedError
-from loopwarden.mailbox._parameters import check_seconds, check_text
+from loopwarden.mailbox._validation import check_seconds, check_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

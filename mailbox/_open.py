@@ -13,9 +13,9 @@ from loopwarden._forks import at_fork
 from loopwarden._log import describe
 from loopwarden.clock import SYSTEM_CLOCK, current_clock
 from loopwarden.errors import InvalidParameterError
-from loopwarden.mailbox._in_memory import InMemoryMailbox
-from loopwarden.mailbox._parameters import check_new_name
-from loopwarden.mailbox._sqlite import SqliteMailbox
+from loopwarden.mailbox._validation import check_new_name
+from loopwarden.mailbox.memory._mailbox import InMemoryMailbox
+from loopwarden.mailbox.sqlite._mailbox import SqliteMailbox
 
 if TYPE_CHECKING:
     from loopwarden.mailbox._contract import Mailbox

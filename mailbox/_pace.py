@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from loopwarden._arguments import is_number
 from loopwarden.errors import InvalidParameterError
-from loopwarden.mailbox._parameters import check_token
 from loopwarden.mailbox._token import Token, wait_with
+from loopwarden.mailbox._validation import check_token
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from loopwarden import Message
-    from loopwarden.supervision._spec import Strategy
+    from loopwarden.supervision.tree._spec import Strategy
 
 __all__ = ["BOXES", "MAX_DELIVERIES", "TreePlan", "run_tree"]
 

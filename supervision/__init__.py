@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 from loopwarden._backoff import Backoff
-from loopwarden.supervision._census import Census, take_census
-from loopwarden.supervision._child import ChildState
-from loopwarden.supervision._child_ref import ChildRef
-from loopwarden.supervision._effects import EventKind
-from loopwarden.supervision._events import EventStream, SupervisionEvent
-from loopwarden.supervision._exit_code import ExitCode
-from loopwarden.supervision._ladder import StallPolicy
-from loopwarden.supervision._loop_group import LoopGroup
-from loopwarden.supervision._probe_server import ProbeServer
-from loopwarden.supervision._prober import Prober
-from loopwarden.supervision._probes import Probe, ProbeAnswer, judge_health
-from loopwarden.supervision._reaper import ReaperActor
-from loopwarden.supervision._requests import (
+from loopwarden.supervision.daemons._exit_code import ExitCode
+from loopwarden.supervision.daemons._reaper import ReaperActor
+from loopwarden.supervision.daemons._scope import DaemonScope, daemon_scope
+from loopwarden.supervision.daemons._watchdog import WatchdogActor
+from loopwarden.supervision.health._census import Census, take_census
+from loopwarden.supervision.health._prober import Prober
+from loopwarden.supervision.health._server import ProbeServer
+from loopwarden.supervision.policy._child import ChildState
+from loopwarden.supervision.policy._effects import EventKind
+from loopwarden.supervision.policy._probes import Probe, ProbeAnswer, judge_health
+from loopwarden.supervision.policy._stall import StallPolicy
+from loopwarden.supervision.policy._timeouts import Timeouts
+from loopwarden.supervision.policy._verdict import ExitReason
+from loopwarden.supervision.service._coordinator import ShutdownCoordinator
+from loopwarden.supervision.service._loop_group import LoopGroup
+from loopwarden.supervision.service._report import LoopReport, PhaseReport, ShutdownReport
+from loopwarden.supervision.service._service import Service, TimeoutOptions, serve
+from loopwarden.supervision.service._shutdown import SupportsClose
+from loopwarden.supervision.service._signals import SignalRelay
+from loopwarden.supervision.tree._child_ref import ChildRef
+from loopwarden.supervision.tree._events import EventStream, SupervisionEvent
+from loopwarden.supervision.tree._requests import (
     ChildCounts,
     ChildInfo,
     ChildSpecRequest,
@@ -31,18 +40,9 @@ from loopwarden.supervision._requests import (
     WhichChildrenRequest,
     WhichChildRequest,
 )
-from loopwarden.supervision._scope import DaemonScope, daemon_scope
-from loopwarden.supervision._service import Service, TimeoutOptions, serve
-from loopwarden.supervision._shutdown import SupportsClose
-from loopwarden.supervision._shutdown_coordinator import ShutdownCoordinator
-from loopwarden.supervision._shutdown_report import LoopReport, PhaseReport, ShutdownReport
-from loopwarden.supervision._signal_relay import SignalRelay
-from loopwarden.supervision._spec import ChildSpec, SupervisorOptions, SupervisorSpec
-from loopwarden.supervision._supervisor import Supervisor
-from loopwarden.supervision._supervisor_ref import SupervisorRef
-from loopwarden.supervision._timeouts import Timeouts
-from loopwarden.supervision._verdict import ExitReason
-from loopwarden.supervision._watchdog import WatchdogActor
+from loopwarden.supervision.tree._spec import ChildSpec, SupervisorOptions, SupervisorSpec
+from loopwarden.supervision.tree._supervisor import Supervisor
+from loopwarden.supervision.tree._supervisor_ref import SupervisorRef
 
 __all__ = [
     # Supervisors and their children

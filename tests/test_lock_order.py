@@ -92,7 +92,7 @@ def test_nothing_in_the_whole_suite_takes_locks_out_of_order() -> None:
     command = [
         *(sys.executable, "-m", "pytest", "-q", "-m", "not prove", "-n", "2", "-p", "no:cacheprovider"),
         # There a Ctrl-C strikes between any two steps, and a lock that is written in Python has such steps.
-        *("--ignore", "tests/mailbox/test_sqlite_interrupts.py"),
+        *("--ignore", "tests/mailbox/sqlite/test_sqlite_interrupts.py"),
     ]
     environment = os.environ | {"LOOPWARDEN_CHECK_LOCKS": "1"}
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=environment)

@@ -21,8 +21,8 @@ from loopwarden import (
 )
 from loopwarden._blocking import CURRENT
 from loopwarden.actors import AbandonRequest
-from loopwarden.actors._forgotten import not_stopped
-from loopwarden.actors._inbox import Inbox
+from loopwarden.actors.runtime._exit_hook import not_stopped
+from loopwarden.actors.runtime._inbox import Inbox
 from loopwarden.errors import MailboxError, TicketCancelledError
 from loopwarden.mailbox import InMemoryMailbox
 from loopwarden.supervision import SignalRelay

@@ -13,7 +13,7 @@ import pytest
 from loopwarden import Ticket, open_mailbox
 from loopwarden._blocking import SYSTEM
 from loopwarden.actors import ControlActor
-from loopwarden.actors._forgotten import alive
+from loopwarden.actors.runtime._exit_hook import alive
 from loopwarden.clock import SYSTEM_CLOCK, current_clock
 from loopwarden.mailbox import InMemoryMailbox
 from loopwarden.testing import (

@@ -34,7 +34,7 @@ from loopwarden import (
     wait_all,
 )
 from loopwarden._blocking import SYSTEM, SystemThread
-from loopwarden.actors import _forgotten
+from loopwarden.actors.runtime import _exit_hook
 from loopwarden.clock import SYSTEM_CLOCK, current_clock
 from loopwarden.errors import TicketTimeoutError
 from loopwarden.mailbox import InMemoryMailbox, SqliteMailbox
@@ -862,11 +862,11 @@ def test_simulation_forgets_the_actors_that_were_left_behind(seed: int, caplog: 
     with Simulation(seed) as simulation:
         jobs = open_mailbox("memory://jobs", body=str)
         ref = LoopActor.start(MailboxLoop(jobs, lambda _: None))
-        known = ref in _forgotten.alive()
+        known = ref in _exit_hook.alive()
 
     assert known
     assert simulation.is_over
-    assert _forgotten.alive() == []
+    assert _exit_hook.alive() == []
     assert pykka.ActorRegistry.get_all() == []
     assert caplog.text == ""
 
@@ -874,11 +874,11 @@ def test_simulation_forgets_the_actors_that_were_left_behind(seed: int, caplog: 
 def test_simulation_that_is_over_is_not_asked_to_stop_its_actors_at_exit() -> None:
     with Simulation():
         ref = LoopActor.start(ProbeLoop())
-    _forgotten.remember(ref)
+    _exit_hook.remember(ref)
     try:
-        _forgotten.stop_forgotten()  # it would warn, and a warning is an error here
+        _exit_hook.stop_forgotten()  # it would warn, and a warning is an error here
     finally:
-        _forgotten.forget(ref)
+        _exit_hook.forget(ref)
 
 
 def test_simulation_ends_a_thread_that_makes_something_else_of_its_end() -> None:

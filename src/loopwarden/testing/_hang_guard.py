@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from loopwarden._frames import current_frames
 from loopwarden.actors import LoopRef
-from loopwarden.actors._forgotten import alive
+from loopwarden.actors.runtime._exit_hook import alive
 from loopwarden.clock import current_clock
 from loopwarden.supervision import SupervisorRef
 from loopwarden.testing._scheduler import REMEDY, interesting

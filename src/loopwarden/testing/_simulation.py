@@ -14,7 +14,7 @@ import pykka
 
 from loopwarden._frames import current_frames
 from loopwarden._log import describe
-from loopwarden.actors._forgotten import forget_all
+from loopwarden.actors.runtime._exit_hook import forget_all
 from loopwarden.clock import Timer, TimerThread, current_clock, use_clock
 from loopwarden.testing._place import OURS, place_of
 from loopwarden.testing._scheduler import Scheduler, Task, Thing

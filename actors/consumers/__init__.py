@@ -1,0 +1,5 @@
+"""Loops over a mailbox: receive, handle, acknowledge.
+
+What may change here is what happens to a message between its receipt and its settlement. That it is settled, or comes
+back, must stay.
+"""

@@ -1,0 +1,32 @@
+"""`DLQConsumer`: a loop over the dead letters of a mailbox."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from loopwarden.actors.consumers._mailbox_loop import MailboxLoop
+from loopwarden.mailbox import DeadLetter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from loopwarden.mailbox import Mailbox
+
+__all__ = ["DLQConsumer"]
+
+T = TypeVar("T")
+
+
+class DLQConsumer(MailboxLoop[DeadLetter[T]]):
+    """Calls a handler with each dead letter of a mailbox, and acknowledges those that it returns from.
+
+    A letter whose handler raises stays a letter and comes again, for ever: there is nowhere else for it to go.
+
+    Args:
+        mailbox: The mailbox that gave the letters up.
+        handler: Called with each letter.
+        options: Those of `MailboxLoop`.
+    """
+
+    def __init__(self, mailbox: Mailbox[T, Any], handler: Callable[[DeadLetter[T]], object], **options: Any) -> None:
+        super().__init__(mailbox.dead_letters, lambda message: handler(message.body), **options)

@@ -1,0 +1,373 @@
+"""`MailboxLoop`: a handler over a mailbox, as a loop."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
+
+from loopwarden._arguments import is_whole
+from loopwarden._backoff import Backoff
+from loopwarden._helper import run_apart
+from loopwarden._log import describe
+from loopwarden._ticket import Ticket
+from loopwarden.actors.consumers._handler import check_handler
+from loopwarden.actors.consumers._mailbox_worker import MailboxWorker
+from loopwarden.actors.consumers._pause_state import Intake
+from loopwarden.actors.consumers._worker_group import Shift
+from loopwarden.actors.loop._work_budget import WorkBudget, check_budget
+from loopwarden.clock import Clock, resolve_clock
+from loopwarden.mailbox._validation import MAX_VISIBILITY, check_loop, check_run
+from loopwarden.mailbox.memory._mailbox import make_message
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from loopwarden._heartbeat import Heartbeat
+    from loopwarden.actors.consumers._source import Source
+    from loopwarden.actors.loop._progress import Progress
+    from loopwarden.mailbox import Message
+
+__all__ = ["MailboxLoop"]
+
+T = TypeVar("T")
+
+
+class MailboxLoop(Generic[T]):
+    """Receives messages, calls the handler with each, and acknowledges those that it returns from.
+
+    A handler that raises an ``Exception`` gives its message back, to come again after a back-off, and the loop goes on.
+    Anything else, and the classes in ``crash_on``, gives it back and ends the loop with that cause. A handler that
+    finalises its message itself is left alone. A stop completes the message in hand and gives all others back.
+
+    It is a `Runnable` and `SupportsProcess`: run it alone, or as a `LoopActor`.
+
+    >>> from loopwarden.mailbox import InMemoryMailbox
+    >>> jobs: InMemoryMailbox[str, None] = InMemoryMailbox("jobs")
+    >>> _ = jobs.send("resize")
+    >>> MailboxLoop(jobs, lambda message: print(message.body)).run(max_iterations=1)
+    resize
+
+    Args:
+        source: A mailbox, or the dead letters of one.
+        handler: Called with each message, on a worker.
+        concurrency: How many workers there are.
+        prefetch: How many messages each worker takes at once; more than 1 keeps messages from workers that are free.
+        crash_on: Classes of exceptions that end the loop.
+        backoff: How long a message whose handler raised stays away.
+        visibility_timeout: How long a message is leased, if `run` does not say otherwise. If the process is killed, the
+            message comes back after this.
+        wait_time_seconds: How long a poll waits, likewise.
+        longest_lease: How long the beats of a handler (`beat`) may keep its lease alive.
+        budget: A limit of messages in hand that it shares with other loops; then ``prefetch`` is 1.
+        weight: How much one of its messages counts in the budget.
+        clock: The time it lives by.
+    """
+
+    def __init__(
+        self,
+        source: Source[T],
+        handler: Callable[[Message[T, Any]], object],
+        *,
+        concurrency: int = 1,
+        prefetch: int = 1,
+        crash_on: tuple[type[BaseException], ...] = (),
+        backoff: Backoff = Backoff(),  # noqa: B008  it is frozen
+        visibility_timeout: float = 300,
+        wait_time_seconds: float = 20,
+        longest_lease: float = 43_200,
+        budget: WorkBudget | None = None,
+        weight: int = 1,
+        clock: Clock | None = None,
+    ) -> None:
+        clock = resolve_clock(clock)
+        if not callable(getattr(source, "receive", None)):
+            raise TypeError(f"source must be a mailbox, as open_mailbox() makes one, got {describe(source)}")
+        check_loop(
+            source.name,
+            concurrency=concurrency,
+            prefetch=prefetch,
+            visibility_timeout=visibility_timeout,
+            wait_time_seconds=wait_time_seconds,
+            longest_lease=longest_lease,
+        )
+        check_handler(handler)
+        _check_failures(crash_on, backoff)
+        if not is_whole(weight) or weight < 1:
+            raise ValueError(f"weight must be a whole number from 1 on, got {describe(weight)}")
+        if budget is not None:
+            check_budget(budget, source, prefetch)
+        #: The limit that it shares with other loops.
+        self.budget = budget
+        self._lease = visibility_timeout
+        self._wait = wait_time_seconds
+        self._source = source
+        self._handler = handler
+        self._clock = clock
+        self._halted = False  # set before the tokens are stopped, so that a worker with a new one sees it
+        self._intake = Intake(clock.blocking)
+        self._make_worker = partial(
+            MailboxWorker,
+            source,
+            handler,
+            self._run_posted,
+            lambda: self._halted,
+            self._intake,
+            None if budget is None else (budget, budget.share(weight)),
+            crash_on=crash_on,
+            backoff=backoff,
+            prefetch=prefetch,
+            longest_lease=longest_lease,
+            clock=clock,
+        )
+        self._workers = [self._make_worker() for _ in range(concurrency)]
+        self._replaced: list[MailboxWorker] = []  # whose messages are still to be given back
+        # Guards _refuses together with _posted, _shift together with _done, and _workers against two changes at once.
+        self._lock = clock.blocking.lock()
+        self._refuses = False
+        self._posted: deque[Callable[[], object]] = deque()
+        self._stopped = False
+        self._shift: Shift | None = None
+        self._done: Ticket[None] | None = None
+        # Resolve when what was not started is given back; and how long a stop waits for that.
+        self._returning: set[Ticket[None]] = set()
+        self._patience = 0.0
+
+    # Runnable.
+
+    def run(
+        self,
+        *,
+        max_iterations: int | None = None,
+        visibility_timeout: float | None = None,
+        wait_time_seconds: float | None = None,
+    ) -> None:
+        """Work until the stop, the close of the mailbox, or ``max_iterations`` polls of each worker.
+
+        Only with ``max_iterations`` may ``wait_time_seconds`` be 0: an idle loop that never waits uses up a processor.
+
+        Raises:
+            InvalidParameterError: if the loop cannot work like that.
+            RuntimeError: if it is running already.
+            BaseException: what a handler raised that ends the loop.
+        """
+        lease = self._lease if visibility_timeout is None else visibility_timeout
+        wait = self._wait if wait_time_seconds is None else wait_time_seconds
+        check_run(self._source.name, lease, wait, max_iterations)
+        done: Ticket[None] = Ticket(self._clock.blocking)
+        shift = Shift(
+            lambda worker: worker.run(max_iterations, lease, wait),
+            self._stop_workers,
+            name=self._source.name,
+            blocking=self._clock.blocking,
+        )
+        with self._lock:
+            if self._shift is not None:
+                raise RuntimeError(f"the loop over {self._source.name!r} is running already")
+            self._shift, self._done = shift, done
+            self._refuses = self._halted = self._stopped
+            for worker in self._workers:
+                worker.renew(with_token=not self._stopped)  # the last run may have ended with a crash, which stops all
+        try:
+            shift.begin(self._workers)
+        except BaseException:
+            self._stop_workers()
+            raise
+        finally:
+            try:
+                shift.over.wait()
+                for returned in tuple(self._returning):
+                    returned.wait_ready(self._patience, self._clock)  # what a stop gives back is back before the end
+                with self._lock:
+                    self._refuses = True
+                if not shift.failures:
+                    self._run_posted()
+            finally:
+                self._shift = self._done = None
+                done.complete(None)
+        if shift.failures:
+            raise shift.failures[0]
+
+    def shutdown(self, *, timeout: float = 30.0) -> bool:
+        """Stop: wake the polls, give back what is not started, and wait for what is in hand.
+
+        Called from a handler of this loop, it does not wait, and returns false.
+        """
+        done, deadline = self._done, self._clock.monotonic() + timeout
+        nothing_to_secure = self.shutdown_nowait(timeout)
+        if self.is_own_thread(threading.get_ident()):
+            return False  # each worker gives back its own
+        if not nothing_to_secure:
+            # While the workers are busy, and apart, because a store that hangs must not hang the stop.
+            returned = run_apart(self.secure, f"{self._source.name}-returns", self._clock.blocking)
+            returned.wait_ready(timeout, self._clock)
+        return done is None or done.wait_ready(max(0.0, deadline - self._clock.monotonic()), self._clock)
+
+    def shutdown_nowait(self, timeout: float = 30.0) -> bool:
+        """Stop, without waiting for anything; false if there are messages to be secured, which may take time."""
+        with self._lock:
+            self._refuses = self._stopped = True
+        self._secure_for(timeout)
+        self._stop_workers()
+        return not self.needs_securing
+
+    @property
+    def running(self) -> bool:
+        """True while ``run`` is working."""
+        return self._done is not None
+
+    @property
+    def heartbeat(self) -> Heartbeat:
+        """The first worker's; each worker's own is in `progress`."""
+        return self._workers[0].heartbeat
+
+    @property
+    def progress(self) -> tuple[Progress, ...]:
+        """What each worker is doing."""
+        return tuple(worker.progress for worker in self._workers)
+
+    def is_own_thread(self, thread: int) -> bool:
+        """Say whether that thread is one of the workers', which would wait for itself if it waited for the end."""
+        shift = self._shift
+        return shift is not None and thread in shift.threads
+
+    # SupportsProcess.
+
+    def post(self, work: Callable[[], object]) -> bool:
+        """Accept work for a worker, waking its poll; false from the stop on."""
+        with self._lock:
+            if self._refuses:
+                return False
+            self._posted.append(work)
+        for worker in self._workers:
+            worker.token.nudge()
+        return True
+
+    def process(self, body: T) -> object:
+        """Return what the handler makes of ``body``, as a message that comes from no mailbox of yours."""
+        return self._handler(make_message(body, self._clock))
+
+    # SupportsPause.
+
+    def pause(self, lease: float | None = None) -> Ticket[bool]:
+        """Take no more messages; the ticket is true once nothing is in hand, false if `resume` came first."""
+        if lease is not None:
+            self._secure_for(lease)
+        at_rest = self._intake.close()
+        for worker in self._workers:
+            worker.token.nudge()
+        return at_rest
+
+    def resume(self) -> None:
+        """Take messages again."""
+        self._intake.open()
+        for worker in self._workers:
+            worker.token.nudge()
+
+    @property
+    def needs_securing(self) -> bool:
+        """True if something is prefetched, or the lease of something in hand ends too soon."""
+        return any(worker.needs_securing for worker in self._workers)
+
+    def secure(self) -> None:
+        """Give back what is not started, and extend the leases of what is in hand up to the time that was given."""
+        returned: Ticket[None] = Ticket(self._clock.blocking)
+        self._returning.add(returned)
+        self._intake.enter(returned)  # nobody is at rest before this is done
+        try:
+            for worker in self._workers:
+                worker.secure()
+        finally:
+            self._returning.discard(returned)
+            self._intake.leave(returned)
+            returned.complete(None)
+
+    def _secure_for(self, seconds: float) -> None:
+        self._intake.secured_until = self._clock.monotonic() + seconds
+        self._patience = seconds
+
+    # SupportsRecovery.
+
+    def recall(self, worker: int) -> bool:
+        """Stop the token of one worker, which goes on with a new one."""
+        for each in self._workers:
+            if each.progress.worker == worker:
+                each.recall()
+                return True
+        return False
+
+    def replace(self, worker: int) -> Ticket[None] | None:
+        """Let another worker do the work of one; not if it is the only one, whose thread is that of `run`."""
+        shift = self._shift
+        if shift is None or len(self._workers) == 1:
+            return None
+        with self._lock:
+            old = next((each for each in self._workers if each.progress.worker == worker), None)
+            if old is None:
+                return None
+            if not shift.is_at_work(old):  # it has left by itself, and nobody need take its place
+                return old.ended
+            new = self._make_worker()
+            self._workers = [new if each is old else each for each in self._workers]
+            self._replaced.append(old)
+        shift.replace(old, new)
+        return old.ended
+
+    def give_back(self, worker: int | None, error: str) -> None:
+        """Give back what one worker, or all, have in hand or prefetched, and fence them."""
+        if worker is None:
+            with self._lock:  # as a stop is, it is remembered by a run that has not begun
+                self._refuses = self._stopped = self._halted = True
+        found = [each for each in (*self._replaced, *self._workers) if worker in {None, each.progress.worker}]
+        jobs = [partial(each.give_back, error, is_end=worker is None) for each in found]
+        # Each apart, so that a store that hangs with one keeps nobody else's message, nor fence.
+        given_back = [run_apart(job, f"{self._source.name}-returns", self._clock.blocking) for job in jobs[1:]]
+        for job in jobs[:1]:
+            job()
+        for each in given_back:
+            each.wait_ready()
+        with self._lock:
+            self._replaced = [each for each in self._replaced if each not in found]
+
+    def _run_posted(self) -> None:
+        """Run what was posted; on a worker."""
+        while self._posted:
+            try:
+                work = self._posted.popleft()
+            except IndexError:  # another worker has popped the last one
+                return
+            work()
+
+    def _stop_workers(self) -> None:
+        self._halted = True
+        for worker in self._workers:
+            worker.token.stop()  # each gives back its own
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        self.shutdown()
+
+    def __repr__(self) -> str:
+        state = "running" if self.running else "not running"
+        return f"<{type(self).__name__} over {self._source.name!r}, {len(self._workers)} workers, {state}>"
+
+
+def _check_failures(crash_on: object, backoff: object) -> None:
+    """Refuse what a worker would stumble over when its first handler raises."""
+    given: object = crash_on
+    classes = cast("tuple[object, ...]", given) if isinstance(given, tuple) else None
+    if classes is None or not all(isinstance(each, type) and issubclass(each, BaseException) for each in classes):
+        raise TypeError(f"crash_on must be a tuple of exception classes, got {describe(crash_on)}")
+    if not isinstance(backoff, Backoff):
+        raise TypeError(f"backoff must be a Backoff, such as Backoff(minimum=0.5, maximum=60), got {describe(backoff)}")
+    if backoff.maximum * (1 + backoff.jitter) > MAX_VISIBILITY:
+        raise ValueError(
+            f"backoff.maximum must be at most {MAX_VISIBILITY} s with its jitter, as long as a message can stay away,"
+            f" got {describe(backoff)}"
+        )

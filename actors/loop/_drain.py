@@ -1,0 +1,95 @@
+"""`Drain`: lets a loop take no more messages, and says when nothing is in hand any more."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+from loopwarden._helper import run_apart
+from loopwarden._patience import in_time
+from loopwarden._ticket import Ticket
+from loopwarden.actors.loop._messages import DrainRequest, IntakeStatus, PauseRequest
+from loopwarden.actors.loop._protocols import can_pause
+from loopwarden.errors import UnsupportedRequestError
+
+if TYPE_CHECKING:
+    from loopwarden.actors.loop._health import Vitals
+    from loopwarden.actors.loop._messages import ResumeRequest
+    from loopwarden.actors.loop._protocols import SupportsPause, SupportsRun
+    from loopwarden.clock import Clock
+
+__all__ = ["Drain"]
+
+
+@final
+class Drain:
+    """Belongs to one loop's actor; nothing here blocks it.
+
+    Args:
+        loop: The loop.
+        name: What it is called.
+        vitals: What its workers have in hand.
+        clock: The time.
+    """
+
+    def __init__(self, loop: SupportsRun, name: str, vitals: Vitals, clock: Clock) -> None:
+        self._loop = loop
+        self._name = name
+        self._vitals = vitals
+        self._clock = clock
+        self._at_rest: Ticket[bool] | None = None
+        self._since = 0.0
+
+    @property
+    def is_closed(self) -> bool:
+        """True while the loop is to take nothing."""
+        return self._at_rest is not None
+
+    def answer(self, request: PauseRequest | DrainRequest | ResumeRequest) -> Ticket[IntakeStatus]:
+        """Do what is asked; the ticket of a drain resolves when nothing is in hand, or its time-out has passed."""
+        if isinstance(request, DrainRequest):
+            drained = self._close(request).map(lambda _: self._status())
+            return in_time(drained, request.timeout, self._status, self._clock, f"the drain of {self._name!r}")
+        if isinstance(request, PauseRequest):
+            self._close(request)
+        else:
+            loop, self._at_rest = self._pausable(request), None
+            self._vitals.forget_fates()
+            loop.resume()
+        status: Ticket[IntakeStatus] = Ticket(self._clock.blocking)
+        status.complete(self._status())
+        return status
+
+    def _status(self) -> IntakeStatus:
+        """Say how things stand."""
+        at_rest, fates = self._at_rest, [fate.fate for fate in self._vitals.fates]
+        return IntakeStatus(
+            loop_name=self._name,
+            taking=at_rest is None,
+            drained=at_rest is not None and at_rest.is_ready(),
+            in_hand=len(self._vitals.held()),
+            done=fates.count("done"),
+            returned=fates.count("returned"),
+            duration=0.0 if at_rest is None else self._clock.monotonic() - self._since,
+        )
+
+    def _close(self, request: PauseRequest | DrainRequest) -> Ticket[bool]:
+        loop = self._pausable(request)
+        if self._at_rest is None:
+            self._since = self._clock.monotonic()
+        elif self._at_rest.is_ready() and isinstance(request, PauseRequest):
+            self._vitals.forget_fates()  # they are of an earlier pause, which is long over
+        self._at_rest = loop.pause(_lease(request) if isinstance(request, DrainRequest) else None)
+        if loop.needs_securing:
+            run_apart(loop.secure, f"{self._name}-returns", self._clock.blocking)
+        return self._at_rest
+
+    def _pausable(self, request: object) -> SupportsPause:
+        loop = self._loop
+        if not can_pause(loop):
+            why = f"{type(loop).__name__} has no pause(), see SupportsPause"
+            raise UnsupportedRequestError(f"loop {self._name!r}", type(request).__name__, why)
+        return loop
+
+
+def _lease(request: DrainRequest) -> float:
+    return request.timeout if request.lease is None else request.lease

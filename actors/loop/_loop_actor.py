@@ -1,0 +1,357 @@
+"""`LoopActor`: a loop that can be told what to do, and that always answers."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar, cast, final
+
+from typing_extensions import override
+
+from loopwarden._log import describe, report, type_name
+from loopwarden._patience import in_time
+from loopwarden._ticket import Ticket, write
+from loopwarden.actors.loop._abandon import GivenBack, Recovery
+from loopwarden.actors.loop._drain import Drain
+from loopwarden.actors.loop._fates import MessageFate
+from loopwarden.actors.loop._health import Vitals
+from loopwarden.actors.loop._loop_ref import LoopRef
+from loopwarden.actors.loop._messages import (
+    AbandonRequest,
+    DrainRequest,
+    HealthCheckRequest,
+    HealthStatus,
+    PauseRequest,
+    ProcessRequest,
+    RecallRequest,
+    ResumeRequest,
+    ShutdownConfirmRequest,
+    ShutdownRequest,
+    ShutdownResult,
+    StallReport,
+    StopSoon,
+)
+from loopwarden.actors.loop._process_calls import Processing
+from loopwarden.actors.loop._progress import Activity
+from loopwarden.actors.loop._protocols import SupportsRun, can_pause, check_loop
+from loopwarden.actors.loop._stack import stack_of
+from loopwarden.actors.loop._state import Lifecycle, LifeEvent, LoopState
+from loopwarden.actors.loop._stopper import Stopper
+from loopwarden.actors.loop._worker import Worker
+from loopwarden.actors.runtime._actor import ControlActor, Deferred
+from loopwarden.actors.runtime._request import MessageKinds, Request
+from loopwarden.clock import Clock, resolve_clock
+from loopwarden.errors import UnsupportedRequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["LoopActor"]
+
+R = TypeVar("R")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _WorkerEnded:
+    cause: BaseException | None
+
+
+_MESSAGES = MessageKinds(
+    HealthCheckRequest,
+    ShutdownRequest,
+    StopSoon,
+    ShutdownConfirmRequest,
+    PauseRequest,
+    DrainRequest,
+    ResumeRequest,
+    ProcessRequest,
+    RecallRequest,
+    AbandonRequest,
+    StallReport,
+    _WorkerEnded,
+    GivenBack,
+)
+
+
+class LoopActor(ControlActor):
+    """The control plane of one loop.
+
+    The loop runs on a worker thread of its own, and whatever may block is called by a helper thread. So the actor
+    answers every control message at once: in the middle of a handler, of a long poll, of a shutdown.
+    It ends when its loop has ended; after that the closed inbox still answers `ShutdownRequest` and
+    `ShutdownConfirmRequest` with the final result and `HealthCheckRequest` with the last status.
+
+    >>> from loopwarden.testing import ProbeLoop
+    >>> loop = LoopActor.start(ProbeLoop(), name="resize")
+    >>> loop.send(HealthCheckRequest()).wait(timeout=5).running
+    True
+    >>> loop.send(ShutdownRequest(timeout=5.0)).wait(timeout=10).clean_shutdown
+    True
+
+    Args:
+        loop: What to run: ours or anybody's.
+        name: What the loop is called in its answers, its threads and the log.
+        clock: The time it lives by.
+        restarts: How often the loop was started before, for its health.
+        run: What the worker calls, if not the loop's ``run`` as it is.
+    """
+
+    _is_ready_when_started = False
+    answers_shutdown = True
+
+    def __init__(
+        self,
+        loop: SupportsRun,
+        name: str | None = None,
+        *,
+        clock: Clock | None = None,
+        restarts: int = 0,
+        run: Callable[[], object] | None = None,
+    ) -> None:
+        clock = resolve_clock(clock)
+        check_loop(loop)
+        if name is not None and (not isinstance(name, str) or not name):  # pyright: ignore[reportUnnecessaryIsInstance]  a caller without types
+            raise TypeError(f"name must be a non-empty string, got {describe(name)}")
+        self.name = name or type(loop).__name__
+        self.loop = loop
+        self.lifecycle = Lifecycle(clock.blocking)
+        self.vitals = Vitals(loop)
+        self._restarts = restarts
+        super().__init__(clock=clock)
+        self._thread_name = f"{self.name}-control"
+        self._worker = Worker(
+            loop,
+            self.lifecycle,
+            self._worker_entered,
+            self._worker_ended,
+            run=run,
+            name=f"{self.name}-worker",
+            blocking=clock.blocking,
+            own_threads=self.own_threads,
+        )
+        self._stopper = Stopper(loop, self.name, self._worker.ended, clock)
+        self._recovery = Recovery(
+            loop,
+            self.name,
+            self.vitals,
+            self._worker.ended,
+            clock=clock,
+            put=self._tell_itself,
+        )
+        self._drain = Drain(loop, self.name, self.vitals, clock)
+        self._processing = Processing(loop, self.name, self.lifecycle, self._stopper.offer, clock)
+        self._final: Ticket[ShutdownResult] = Ticket(clock.blocking)
+        self._stopping_since: float | None = None
+        self._is_told_to_stop = False
+        self._outcome: _WorkerEnded | None = None
+        self._stack: str | None = None
+        self._starts_paused = False
+        self._is_cut_short = False  # somebody was given up while it was stopping, so the stop is not clean
+
+    @classmethod
+    @override
+    def start(cls, loop: SupportsRun, name: str | None = None, *, clock: Clock | None = None) -> LoopRef:  # pyright: ignore[reportIncompatibleMethodOverride]  Pykka's takes anything
+        """Make a loop's actor and start both; when this returns the loop is `running`."""
+        return cls(loop, name=name, clock=clock).launch()
+
+    @override
+    def launch(self) -> LoopRef:
+        """Start this very actor and its loop; launching again changes nothing."""
+        super().launch()
+        return self.actor_ref
+
+    @override
+    def _launching(self) -> None:
+        self.lifecycle.move(LifeEvent.START)
+
+    @property
+    @override
+    def actor_ref(self) -> LoopRef:
+        """The ref of this actor."""
+        return cast("LoopRef", self._actor_ref)
+
+    @override
+    def _create_ref(self) -> LoopRef:
+        return LoopRef(self)
+
+    @override
+    def __str__(self) -> str:
+        return f"LoopActor {self.name!r}"
+
+    def send(self, message: Request[R]) -> Ticket[R]:
+        """Send a request to this actor, starting it if nobody has."""
+        return self.launch().send(message)
+
+    def pause_at_start(self) -> None:
+        """Let the loop take nothing until a `ResumeRequest`; called before the launch."""
+        self._starts_paused = True
+
+    @override
+    def on_start(self) -> None:
+        if self._starts_paused and can_pause(self.loop):
+            self._drain.answer(PauseRequest())
+        self._worker.start()
+
+    @override
+    def on_receive(self, message: object) -> object:  # noqa: C901, PLR0911, PLR0912  one answer for each request
+        known = _MESSAGES.recognize(message)
+        match known:
+            case HealthCheckRequest():
+                return self._health()
+            case ShutdownRequest():
+                return self._shut_down(known.timeout)
+            case StopSoon():
+                self._begin_stop(known.timeout)
+                return None
+            case ShutdownConfirmRequest():
+                return Deferred(self._final)
+            case PauseRequest() | DrainRequest() | ResumeRequest():
+                return Deferred(self._drain.answer(known))
+            case ProcessRequest():
+                return Deferred(self._processing.begin(known.body))
+            case RecallRequest():
+                return self._recovery.recall(known.worker)
+            case AbandonRequest():
+                return self._abandon(known)
+            case StallReport():
+                self.vitals.note_stall(known.worker, known.last_heartbeat)
+                text = "worker %d of loop %r has given no sign of life for %.1f s; it is at\n%s"
+                report(logging.WARNING, text, known.worker, self.name, known.silent_for, known.stack)
+                return None
+            case _WorkerEnded():
+                if known.cause is None and self._stopping_since is None and self._recovery.cause is None:
+                    report(logging.INFO, "loop %r returned without being asked to stop", self.name)
+                self._outcome = known
+                self._end_when_all_is_back()
+                return None
+            case GivenBack():
+                self._recovery.pending -= 1
+                self._end_when_all_is_back()
+                return None
+            case _:
+                raise UnsupportedRequestError(str(self._actor_ref), type_name(message), "it is no request of a loop")
+
+    # Health.
+
+    def _health(self, error: BaseException | None = None) -> HealthStatus:
+        state = self.lifecycle.state
+        heartbeat = self.vitals.oldest_heartbeat()
+        activity, since = (None, None) if state.has_ended else self.vitals.doing()
+        if activity is Activity.WORKING and self._drain.is_closed:
+            activity = Activity.DRAINING
+        return HealthStatus(
+            loop_name=self.name,
+            state=state,
+            running=state is not LoopState.IDLE and not state.has_ended,
+            last_heartbeat=None if heartbeat is None else heartbeat.last_beat,
+            heartbeat_age=None if heartbeat is None else heartbeat.age(),
+            activity=activity,
+            activity_since=since,
+            polled=state not in {LoopState.IDLE, LoopState.STARTING} and self.vitals.polled,
+            in_hand=() if state.has_ended else self.vitals.in_hand(),
+            workers=() if state.has_ended else self.vitals.statuses(),
+            processed=self.vitals.total("processed"),
+            failed=self.vitals.total("failed"),
+            returned=self.vitals.total("returned"),
+            restarts=self._restarts,
+            budget=self.vitals.budget(),
+            unclaimed_replies=self.unclaimed_replies,
+            last_error=self.vitals.last_error,
+            error=None if error is None else describe(error),
+        )
+
+    # Stopping.
+
+    def _shut_down(self, timeout: float) -> Deferred:
+        self._begin_stop(timeout)
+
+        def give_up() -> ShutdownResult:
+            return self._result(clean=False, error=self._stopper.error)
+
+        # Without a thread for timers the stop goes on all the same, and is answered when it is done.
+        return Deferred(in_time(self._final, timeout, give_up, self.clock, f"the shutdown of loop {self.name!r}"))
+
+    @override
+    def _asked_to_stop(self) -> None:
+        self._begin_stop(ShutdownRequest().timeout)
+
+    def _begin_stop(self, timeout: float) -> None:
+        before, _ = self.lifecycle.move(LifeEvent.STOP)
+        if before.has_ended or self._is_told_to_stop:
+            return
+        self._stopping_since = self.clock.monotonic()
+        self._was_asked = True
+        self._stopper.stop(timeout)
+        self._is_told_to_stop = True  # last: if this is interrupted, the epilogue tells it
+
+    def _abandon(self, request: AbandonRequest) -> Deferred:
+        status = None if request.worker is None else self.vitals.find(request.worker)
+        stacks = [f"worker {each.worker}:\n{stack_of(each.thread_id)}" for each in self.vitals.statuses()]
+        answer = self._recovery.abandon(request)
+        if status is not None and self.vitals.find(status.worker) is None:  # it was replaced, and will not answer
+            self._processing.give_up(status.thread_id, request.reason)
+        if self._recovery.pending and (self._stopping_since is not None or self._drain.is_closed):
+            self._is_cut_short = True
+        if self._recovery.cause is not None:
+            self._outcome = _WorkerEnded(None)
+            self._stack = self._stack or "\n".join(stacks)
+        return Deferred(answer)
+
+    def _end_when_all_is_back(self) -> None:
+        """End once the worker has, and everything that was in the hands of those given up is back."""
+        if self._outcome is not None and not self._recovery.pending:
+            self._end(self._recovery.cause or self._outcome.cause)
+
+    def _worker_entered(self) -> None:
+        """Say that the loop runs; on the worker, as its first act."""
+        self.vitals.thread_id = threading.get_ident()
+        write(self.ready)
+
+    def _worker_ended(self, cause: BaseException | None) -> None:
+        """Tell the actor; runs on the worker, as its last act."""
+        self._tell_itself(_WorkerEnded(cause))
+
+    def _result(self, *, clean: bool, error: BaseException | None) -> ShutdownResult:
+        since = self._stopping_since
+        return ShutdownResult(
+            loop_name=self.name,
+            clean_shutdown=clean,
+            duration=0.0 if since is None else self.clock.monotonic() - since,
+            fates=self.vitals.fates + self._still_in_hand(),
+            error=None if error is None else describe(error),
+            abandoned=self._recovery.cause is not None,
+            stack=self._stack,
+        )
+
+    def _still_in_hand(self) -> tuple[MessageFate, ...]:
+        """Return the fate of what is not over: its lease lasts for now, and then it comes back."""
+        if self.lifecycle.state.has_ended and self._recovery.cause is None:
+            return ()
+        told = {fate.message_id for fate in self.vitals.fates}
+        held = (each.message_id for each in self.vitals.held())
+        return tuple(MessageFate(message_id=each, fate="extended") for each in held if each not in told)
+
+    @override
+    def _epilogue(self, cause: BaseException | None) -> Callable[[object], object]:
+        if self._worker.is_started and not self._worker.ended.is_ready():
+            # The actor itself was lost: nobody will hear of the worker any more, so it is at least told to stop.
+            self._begin_stop(0.0)
+        self._stopper.close()
+        self.lifecycle.move(LifeEvent.RETURN if cause is None else LifeEvent.CRASH)
+        result = self._result(clean=cause is None and not self._is_cut_short, error=cause)
+        write(self._final, result)
+        status = self._health(cause)
+        refuse = super()._epilogue(cause)
+
+        def answer(message: object) -> object:
+            match _MESSAGES.recognize(message):
+                case ShutdownRequest() | ShutdownConfirmRequest():
+                    return result
+                case HealthCheckRequest():
+                    return status
+                case _:
+                    return refuse(message)
+
+        return answer

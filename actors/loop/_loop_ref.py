@@ -1,0 +1,97 @@
+"""`LoopRef`: how a loop's actor is spoken to from any thread."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from typing_extensions import override
+
+from loopwarden._arguments import as_tuple
+from loopwarden._log import describe
+from loopwarden._ticket import check_wait, wait_all
+from loopwarden.actors.loop._messages import HealthCheckRequest, HealthStatus
+from loopwarden.actors.loop._protocols import can_pause, can_process
+from loopwarden.actors.loop._state import LoopState
+from loopwarden.actors.runtime._ref import ControlRef
+from loopwarden.errors import UnsupportedRequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from loopwarden.actors.loop._loop_actor import LoopActor
+    from loopwarden.actors.loop._progress import InHand
+
+__all__ = ["LoopRef", "cannot_process", "check_health"]
+
+
+class LoopRef(ControlRef):
+    """A ref to a `LoopActor`."""
+
+    def __init__(self, actor: LoopActor) -> None:
+        self.name = actor.name
+        self._loop = actor.loop
+        self._lifecycle = actor.lifecycle
+        self._vitals = actor.vitals
+        super().__init__(actor)
+
+    def post(self, work: Callable[[], object]) -> bool:
+        """Hand ``work`` to the worker; true only while the loop is running.
+
+        What is accepted runs on the worker, also when a stop follows at once, unless the loop itself fails.
+        What is refused never runs.
+
+        Raises:
+            UnsupportedRequestError: if the loop cannot take work from outside.
+            TypeError: if ``work`` cannot be called.
+        """
+        if not callable(work):
+            raise TypeError(f"post() takes something to call, got {describe(work)}")
+        if not can_process(self._loop):
+            raise cannot_process(self.name, "post()", self._loop)
+        return self._lifecycle.state is LoopState.RUNNING and self._loop.post(work)
+
+    @property
+    def state(self) -> LoopState:
+        """The state of the loop just now, without asking it."""
+        return self._lifecycle.state
+
+    @property
+    def can_pause(self) -> bool:
+        """Whether the loop can be told to take no more messages, without being stopped."""
+        return can_pause(self._loop)
+
+    @override
+    def is_own_thread(self, thread: int) -> bool:
+        own: object = getattr(self._loop, "is_own_thread", None)  # of a loop with workers of its own
+        return super().is_own_thread(thread) or (callable(own) and own(thread) is True)
+
+    def in_hand(self) -> tuple[InHand, ...]:
+        """Return what the workers have in hand, or had in hand when the loop ended."""
+        return self._vitals.in_hand()
+
+    @override
+    def __str__(self) -> str:
+        return f"LoopActor {self.name!r}"
+
+
+def cannot_process(name: str, request: str, loop: object) -> UnsupportedRequestError:
+    """Return the refusal of a loop that takes no work from outside."""
+    return UnsupportedRequestError(
+        f"loop {name!r}", request, f"{type(loop).__name__} has no post() and process(), see SupportsProcess"
+    )
+
+
+def check_health(refs: Iterable[ControlRef], timeout: float | None = 5.0) -> list[HealthStatus]:
+    """Ask all for their health at once; return the answers in order, within one deadline.
+
+    Raises:
+        TicketTimeoutError: if not all have answered by then; it says how many have not.
+    """
+    if isinstance(refs, ControlRef):
+        raise TypeError("refs must be a list of refs, got a single one")
+    asked = as_tuple("refs", refs, "refs")
+    for ref in asked:
+        if not isinstance(ref, ControlRef):  # pyright: ignore[reportUnnecessaryIsInstance]  a caller without types
+            raise TypeError(f"refs must be refs of our actors, got {describe(ref)} among them")
+    check_wait(timeout)
+    return wait_all([ref.send(HealthCheckRequest()) for ref in asked], timeout)

@@ -1,0 +1,465 @@
+"""`InMemoryMailbox`: the default, for one process; ordered, exact, and gone with it."""
+
+from __future__ import annotations
+
+import math
+import os
+import weakref
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
+
+from loopwarden._forks import at_fork
+from loopwarden.clock import Clock, resolve_clock
+from loopwarden.errors import (
+    InvalidParameterError,
+    MailboxClosedError,
+    MailboxError,
+    MailboxFullError,
+    MessageFinalizedError,
+    ReceiptHandleExpiredError,
+)
+from loopwarden.mailbox._capabilities import Capabilities
+from loopwarden.mailbox._codec import Codec
+from loopwarden.mailbox._contract import Reaped
+from loopwarden.mailbox._lookout import wait_visible
+from loopwarden.mailbox._shape import HIGHEST, LOWEST
+from loopwarden.mailbox._token import Token, wait_with
+from loopwarden.mailbox._validation import (
+    check_bodies,
+    check_dedup_id,
+    check_headers,
+    check_limits,
+    check_messages,
+    check_name,
+    check_receive,
+    check_reply_to,
+    check_seconds,
+    check_token,
+)
+from loopwarden.mailbox.memory._dead_letters import InMemoryDeadLetters
+from loopwarden.mailbox.memory._desk import Desk
+from loopwarden.mailbox.memory._queue import Entry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from types import TracebackType
+
+    from loopwarden._blocking import Gate, Lock
+    from loopwarden.mailbox._contract import Mailbox
+    from loopwarden.mailbox._dead_letter import DeadLetter
+    from loopwarden.mailbox._message import Message
+
+__all__ = ["InMemoryMailbox", "make_message"]
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+#: No seconds.
+_NONE = 0
+_CAPABILITIES = Capabilities(
+    durable=False,
+    shared=False,
+    ordered=True,
+    exact_count=True,
+    uncounted_return=True,
+    delay=True,
+    dedup=True,
+    bounded=True,
+    fenced_by_store=True,
+)
+
+
+@final
+class _InheritedLock:
+    """The lock of a mailbox in a process that was forked: every use of the mailbox takes it, and is refused."""
+
+    def __init__(self, mailbox: str, owner: int) -> None:
+        self._mailbox = mailbox
+        self._owner = owner
+
+    def __enter__(self) -> bool:
+        remedy = "one in memory is for one process, so share one in SQLite after a fork"
+        expected = f"{self._owner}, which has opened the mailbox: {remedy}"
+        raise InvalidParameterError(self._mailbox, "process", os.getpid(), expected)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        pass
+
+
+@final
+class InMemoryMailbox(Generic[T, R]):
+    """A `Mailbox` in this process; bodies are validated and kept as they are.
+
+    A body that JSON cannot carry is refused all the same, as by a mailbox that writes it: what works with one of them
+    works with the others.
+
+    >>> jobs: InMemoryMailbox[str, None] = InMemoryMailbox("jobs")
+    >>> _ = jobs.send("resize")
+    >>> [message] = jobs.receive()
+    >>> message.body, message.delivery_count
+    ('resize', 1)
+    >>> message.acknowledge()
+    >>> jobs.approximate_count()
+    0
+
+    Args:
+        name: What it is called.
+        body: The type of the bodies, if they are to be validated.
+        reply: The type of the replies, likewise.
+        max_deliveries: How often a message is delivered before it is a dead letter; None for ever.
+        max_size: How many messages it holds at most, if there is a limit.
+        roundtrip: Write and read each body as JSON, as a back end with a wire would.
+        resolver: Finds a mailbox for replies by its name.
+        clock: The time it lives by.
+    """
+
+    def __init__(
+        self,
+        name: str = "default",
+        *,
+        body: Any = Any,
+        reply: Any = Any,
+        max_deliveries: int | None = 5,
+        max_size: int | None = None,
+        roundtrip: bool = False,
+        resolver: Callable[[str], Mailbox[R, Any] | None] | None = None,
+        clock: Clock | None = None,
+        lock: Lock | None = None,
+    ) -> None:
+        clock = resolve_clock(clock)
+        self._name = check_name(name)
+        check_limits(name, max_deliveries, max_size)
+        if type(roundtrip) is not bool:
+            raise InvalidParameterError(name, "roundtrip", roundtrip, "True or False")
+        if resolver is not None and not callable(resolver):
+            raise InvalidParameterError(
+                name, "resolver", resolver, "a function that finds a mailbox by its name, or None"
+            )
+        self._clock = clock
+        self._monotonic, self._wall = clock.monotonic, clock.wall  # bound once: asked with every message
+        codec: Codec[T] = Codec(name, body)
+        # Asked with every message: whether its body needs no codec.
+        self._is_sure: Callable[[Any], bool] = _never if roundtrip else codec.is_sure
+        # The types, if bodies may be of them: a type has no limits if the codec can be sure of what it is.
+        self._int: Any = int if self._is_sure(0) else None
+        self._str: Any = str if self._is_sure("") else None
+        self._is_roomy = max_size is None and not roundtrip
+        #: Where the messages are; for this package only.
+        self.desk: Desk[T, R] = Desk(
+            name,
+            clock,
+            codec,
+            Codec(name, reply, "reply"),
+            roundtrip=roundtrip,
+            max_deliveries=max_deliveries,
+            max_size=max_size,
+            resolver=resolver,
+            lock=lock,
+        )
+        self._lock, self._shelf, self._gates = self.desk.lock, self.desk.shelf, self.desk.waiters.gates
+        self._asked: tuple[float, float, float] = (0, 0, 0)  # what the last receive asked for, which was good
+        self._dead: InMemoryDeadLetters[T] | None = None
+        self.desk.find_dead = self._dead_desk
+        _made.add(self)
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return self._name
+
+    @property
+    def closed(self) -> bool:
+        """True from the first `close` on."""
+        return self.desk.closed
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Everything but surviving the process."""
+        return _CAPABILITIES
+
+    @property
+    def dead_letters(self) -> InMemoryDeadLetters[T]:
+        """The letters that this mailbox has given up."""
+        with self._lock:
+            return self._dead_letters()
+
+    # Sending.
+
+    def send(
+        self,
+        body: T,
+        *,
+        reply_to: Mailbox[R, Any] | str | None = None,
+        delay: float = _NONE,
+        dedup_id: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout: float = _NONE,
+    ) -> str:
+        """Send one message; see `Mailbox.send`."""
+        desk = self.desk
+        stored: Any = body
+        # Numbers and texts are asked on the spot, which takes half as long as to call what asks them.
+        if (
+            not (type(stored) is self._int and LOWEST < stored < HIGHEST)
+            and not (type(stored) is self._str and stored.isascii())
+            and not self._is_sure(body)
+        ):
+            stored = desk.encode(body)
+        # Nearly every message goes this way. By identity, so that what is not our own 0 goes the other, and is checked.
+        if (
+            reply_to is None
+            and headers is None
+            and delay is _NONE
+            and timeout is _NONE
+            and dedup_id is None
+            and self._is_roomy
+        ):
+            with self._lock:
+                try:
+                    if desk.closed:
+                        raise MailboxClosedError(self._name)  # noqa: TRY301  it passes as it should
+                    desk.sequence = sequence = desk.sequence + 1
+                    message_id = f"{desk.prefix}{sequence}"
+                    self._shelf.fresh.append((sequence, message_id, stored, self._wall()))
+                    if self._gates:
+                        desk.waiters.wake_one()
+                except MailboxError:
+                    raise
+                except BaseException:
+                    desk.mend()
+                    raise
+            return message_id
+        entry = Entry("", stored, self._wall())
+        entry.reply_to = check_reply_to(self._name, reply_to)
+        if headers is not None:
+            entry.headers = check_headers(self._name, headers)
+        check_seconds(self._name, "delay", delay)
+        check_dedup_id(self._name, dedup_id)
+        return self._put([entry], timeout, delay, dedup_id)[0]
+
+    def send_many(
+        self, bodies: Iterable[T], *, headers: Mapping[str, str] | None = None, timeout: float = 0
+    ) -> list[str]:
+        """Send all or none; see `Mailbox.send_many`."""
+        now = self._wall()
+        stored = [self.desk.encode(body) for body in check_bodies(self._name, bodies)]
+        entries = [Entry("", body, now) for body in stored]
+        if headers is not None:
+            copied = check_headers(self._name, headers)
+            for entry in entries:
+                entry.headers = copied
+        return self._put(entries, timeout)
+
+    def _put(self, entries: list[Entry], timeout: float, delay: float = 0, dedup_id: str | None = None) -> list[str]:
+        check_seconds(self._name, "timeout", timeout)
+        deadline = self._monotonic() + timeout
+        admission = self.desk.admission
+        while True:
+            gate: Gate | None = None
+            try:
+                with self._lock, self.desk.mending:
+                    if self.desk.closed:
+                        raise MailboxClosedError(self._name)
+                    now = self._monotonic()
+                    sent_before = admission.sent_before(dedup_id, now)
+                    if sent_before is not None:
+                        return [sent_before]
+                    if admission.has_room(self.desk.shelf.size, len(entries)):
+                        self._place(entries, now, delay, dedup_id)
+                        return [entry.id for entry in entries]
+                    if now >= deadline:
+                        raise MailboxFullError(self._name, admission.max_size or 0)
+                    gate = self._clock.blocking.gate()
+                    admission.gates.append((gate, len(entries)))
+                self._clock.wait(gate, deadline - now)  # woken by whoever makes room, and by close
+            finally:
+                if gate is not None:
+                    with self._lock:
+                        admission.leave(gate, self.desk.shelf.size)
+
+    def _place(self, entries: list[Entry], now: float, delay: float, dedup_id: str | None) -> None:
+        desk = self.desk
+        desk.number(entries)
+        try:
+            if dedup_id is not None:
+                desk.admission.remember(dedup_id, entries[0].id, now)
+            desk.place(entries, now + delay if delay else None)
+        except BaseException:
+            if dedup_id is not None and not desk.shelf.has(entries[0]):
+                desk.admission.forget(dedup_id)
+            raise
+
+    # Receiving.
+
+    def receive(
+        self,
+        *,
+        max_messages: int = 1,
+        visibility_timeout: float = 300,
+        wait_time_seconds: float = 0,
+        token: Token | None = None,
+    ) -> list[Message[T, R]]:
+        """Return what is there; see `Mailbox.receive`."""
+        asked = self._asked
+        # The same as last time: by identity, because True equals 1 and is none of our numbers.
+        if max_messages is not asked[0] or visibility_timeout is not asked[1] or wait_time_seconds is not asked[2]:
+            check_receive(self._name, max_messages, visibility_timeout, wait_time_seconds)
+            self._asked = (max_messages, visibility_timeout, wait_time_seconds)
+        if token is None or (type(token) is Token and not token.stopped):
+            with self._lock:
+                try:
+                    messages = self.desk.take_fresh(max_messages, visibility_timeout, token)
+                except BaseException:
+                    self.desk.mend()
+                    raise
+            if messages:
+                return messages
+        return self._receive_slowly(max_messages, visibility_timeout, wait_time_seconds, token)
+
+    def _receive_slowly(  # noqa: C901  one loop, of which every step needs the lock
+        self, max_messages: int, visibility_timeout: float, wait_time_seconds: float, token: Token | None
+    ) -> list[Message[T, R]]:
+        check_token(self._name, token)
+        deadline: float | None = None
+        gate: Gate | None = None
+        try:
+            while True:
+                with self._lock, self.desk.mending:
+                    was_woken = gate is not None and not self.desk.waiters.leave(gate)
+                    if self.desk.closed:
+                        raise MailboxClosedError(self._name)  # noqa: TRY301  it passes the clean-up below as it should
+                    now = self._monotonic()
+                    shelf = self.desk.shelf
+                    if now >= shelf.first_due:
+                        self.desk.bring_back(now)
+                    if (shelf.fresh or shelf.returned) and (token is None or not token.stopped):
+                        messages = self.desk.take(max_messages, now + visibility_timeout, token)
+                        if messages:
+                            return messages
+                    if deadline is None:
+                        deadline = now + wait_time_seconds
+                    if now >= deadline or (token is not None and (token.stopped or token.take_nudge())):
+                        if was_woken and shelf.has_visible:
+                            self.desk.waiters.wake_one()  # what this one was woken for is for somebody else
+                        return []
+                    gate = self._clock.blocking.gate()
+                    until = min(deadline, shelf.first_due)
+                    self.desk.waiters.park(gate, shelf.first_due)
+                wait_with(self._clock, gate, until - now, token)  # woken by a send, a return, close, or a lease's end
+        except BaseException:
+            with self._lock:  # interrupted: what it may have been woken for is for somebody else
+                if gate is not None and not self.desk.waiters.leave(gate) and self.desk.shelf.has_visible:
+                    self.desk.waiters.wake_one()
+            raise
+
+    def wait_visible(self, timeout: float, token: Token | None = None) -> bool:
+        """Wait until there is something to receive; see `SupportsWaitVisible`."""
+        return wait_visible(self.desk, self._clock, timeout, token)
+
+    def reap(self) -> Reaped:
+        """Bring back what is due; see `Mailbox.reap`."""
+        with self._lock, self.desk.mending:
+            now = self._monotonic()
+            returned, exhausted = self.desk.bring_back(now)
+            due = self.desk.shelf.first_due
+            return Reaped(
+                tuple(entry.id for entry in returned),
+                tuple(entry.id for entry in exhausted),
+                None if due == math.inf else due - now,
+            )
+
+    def watch_due(self, watcher: Callable[[], object]) -> Callable[[], None]:
+        """Have ``watcher`` called when something is due sooner than anything before; return what ends that.
+
+        It is called with the lock held, so it must neither block nor use the mailbox.
+        """
+        return self.desk.watch_due(watcher)
+
+    # Finalising.
+
+    def acknowledge_many(self, messages: Iterable[Message[T, R]]) -> list[Message[T, R]]:
+        """Acknowledge all in one step; see `Mailbox.acknowledge_many`."""
+        refused: list[Message[T, R]] = []
+        for message in check_messages(self._name, messages):
+            try:
+                message.acknowledge()
+            except (ReceiptHandleExpiredError, MessageFinalizedError):
+                refused.append(message)
+        return refused
+
+    # Dead letters.
+
+    def _dead_desk(self) -> Desk[DeadLetter[T], None]:
+        """Return where dead letters go; under the lock."""
+        return self._dead_letters().desk
+
+    def _dead_letters(self) -> InMemoryDeadLetters[T]:
+        if self._dead is None:
+            box: InMemoryMailbox[DeadLetter[T], None] = InMemoryMailbox(
+                f"{self._name}:dead", max_deliveries=None, clock=self._clock, lock=self._lock
+            )
+            box.desk.closed, box.desk.letters = self.desk.closed, True
+            self._dead = InMemoryDeadLetters(self.desk, box, self._clock)
+        return self._dead
+
+    # The rest.
+
+    def purge(self) -> int:
+        """Delete everything; see `Mailbox.purge`."""
+        with self._lock, self.desk.mending:
+            cleared = self.desk.shelf.clear()
+            self.desk.admission.wake_all()
+            return cleared
+
+    def approximate_count(self) -> int:
+        """Return exactly how many messages there are."""
+        return self.desk.count()
+
+    def close(self) -> None:
+        """Refuse from now on, and wake who waits; see `Mailbox.close`. In a forked process it does nothing."""
+        if isinstance(self._lock, _InheritedLock):
+            return
+        with self._lock:
+            self.desk.closed = True
+            self.desk.waiters.wake_all()
+            self.desk.admission.wake_all()
+            dead = self._dead
+        if dead is not None:
+            dead.close()
+
+    def leave_to_parent(self, owner: int) -> None:
+        """Refuse every use in a child process: its messages are the parent's, and its lock may be held for ever."""
+        self._lock = self.desk.lock = _InheritedLock(self._name, owner)
+
+    def __repr__(self) -> str:
+        return (
+            f"<InMemoryMailbox {self._name!r}, {self.desk.shelf.size} messages{', closed' if self.desk.closed else ''}>"
+        )
+
+
+def _never(_body: object) -> bool:
+    return False
+
+
+def make_message(body: T, clock: Clock) -> Message[T, Any]:
+    """Return a message that comes from no mailbox; its body may be anything."""
+    box: InMemoryMailbox[T, Any] = InMemoryMailbox("process", clock=clock)
+    entry = Entry("", body, clock.wall())
+    box.desk.number([entry])
+    box.desk.place([entry], None)
+    [message] = box.receive()
+    return message
+
+
+# What a fork finds. Weak, or none would be dropped.
+_made: weakref.WeakSet[InMemoryMailbox[Any, Any]] = weakref.WeakSet()
+
+
+def _leave_to_parent() -> None:
+    for mailbox in tuple(_made):
+        mailbox.leave_to_parent(os.getppid())
+    _made.clear()
+
+
+at_fork(in_child=_leave_to_parent)

@@ -1,0 +1,83 @@
+"""Receiving from a SQLite file: taking what is there, or waiting for it."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from loopwarden._log import report
+from loopwarden.errors import MailboxClosedError
+from loopwarden.mailbox._token import Token, wait_with
+from loopwarden.mailbox._validation import check_receive, check_token
+
+if TYPE_CHECKING:
+    from loopwarden._blocking import Gate
+    from loopwarden.clock import Clock
+    from loopwarden.mailbox._message import Message
+    from loopwarden.mailbox.sqlite._queue import SqliteQueue
+    from loopwarden.mailbox.sqlite._store import SqliteStore
+
+__all__ = ["RECHECK", "receive"]
+
+B = TypeVar("B")
+
+#: Seconds after which whoever waits looks again by itself. The one place where something is polled: the bell of
+#: another process may be lost, or there may be no bell at all.
+RECHECK = 1.0
+
+
+def receive(  # noqa: PLR0917  one caller for messages, one for letters
+    store: SqliteStore,
+    queue: SqliteQueue[B],
+    clock: Clock,
+    max_messages: int,
+    visibility_timeout: float,
+    wait_time_seconds: float,
+    token: Token | None,
+) -> list[Message[B, Any]]:
+    """Do what `Mailbox.receive` says."""
+    check_receive(queue.name, max_messages, visibility_timeout, wait_time_seconds)
+    check_token(queue.name, token)
+    deadline = clock.monotonic() + wait_time_seconds
+    gate: Gate | None = None
+    waiters = queue.waiters
+    unread: list[tuple[str, str, str]] = []
+    try:
+        while True:
+            with store.lock:
+                was_woken = gate is not None and not waiters.leave(gate)
+                if store.closed:
+                    raise MailboxClosedError(queue.name)  # noqa: TRY301  it passes the clean-up below as it should
+                is_stopped = token is not None and token.stopped
+                messages = [] if is_stopped else queue.take(max_messages, visibility_timeout, token)
+                unread = queue.take_unread()
+                if messages:
+                    waiters.wake_one()  # there may be more, or something due sooner than the others know
+                    return messages
+                left = deadline - clock.monotonic()
+                if left <= 0 or is_stopped or (token is not None and token.take_nudge()):
+                    if was_woken:
+                        waiters.wake_one()  # what this one was woken for is for somebody else
+                    return []
+                # Under the lock since the look, so a bell that rings from now on finds this gate.
+                store.bell.listen()
+                gate = clock.blocking.gate()
+                due = queue.next_due()
+                until_due = RECHECK if due is None else max(0.0, due - clock.wall())
+                waiters.park(gate)  # without an alarm: it looks again soon enough by itself
+            unread = _tell(queue.name, unread)
+            wait_with(clock, gate, min(left, until_due, RECHECK), token)  # woken by a send, a bell, close, or time
+    except BaseException:
+        with store.lock:
+            if gate is not None and not waiters.leave(gate):
+                waiters.wake_one()
+        raise
+    finally:
+        _tell(queue.name, unread)
+
+
+def _tell(mailbox: str, unread: list[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
+    """Log what was buried unread; not under the lock, because logging is other people's code."""
+    for message_id, reason, error in unread:
+        report(logging.WARNING, "mailbox %r: message %s is a dead letter, %s: %s", mailbox, message_id, reason, error)
+    return []

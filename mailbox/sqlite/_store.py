@@ -1,0 +1,261 @@
+"""`SqliteStore`: one SQLite file, one connection, one lock."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import stat
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, final
+
+from loopwarden._private_files import make_private_file
+from loopwarden._sqlite_file import outlive_forks, use_wal
+from loopwarden.errors import InvalidParameterError, MailboxConnectionError
+from loopwarden.mailbox._waiters import Waiters
+from loopwarden.mailbox.sqlite._notifier import Doorbell
+from loopwarden.mailbox.sqlite._schema import apply_schema, check_schema
+from loopwarden.mailbox.sqlite._sequence import Line
+from loopwarden.mailbox.sqlite._transaction import FAULTS, Transaction
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from loopwarden._blocking import Lock
+    from loopwarden.clock import Clock
+
+__all__ = ["SqliteStore"]
+
+#: Seconds that SQLite waits for another process that is writing; a write takes milliseconds.
+BUSY_SECONDS = 30.0
+
+#: Seconds from which on a call counts as waiting for another process; one that does not wait takes milliseconds.
+WAITING_AFTER = 0.1
+#: Seconds after which a call does not count as waiting any more, but as stuck: SQLite has long given up by then.
+STUCK_AFTER = BUSY_SECONDS + 5
+
+#: Pages in the WAL after which it begins anew, where it is flushed with each step. A file that is written over is
+#: flushed in half the time of one that grows, so it should not grow for long; SQLite's own 1000 is for the others.
+FULL_WAL_PAGES = 400
+
+
+@final
+class SqliteStore:
+    """The connection to one file, shared by the mailboxes in it that were made together.
+
+    The file is in WAL mode. With ``synchronous="NORMAL"`` what was committed survives the death of the process, at any
+    instant; with ``"FULL"`` what was sent and what was acknowledged survives a power cut too, at the price of a flush
+    with each. A lease is not flushed: after a power cut there is nobody left to hold it.
+    """
+
+    def __init__(self, path: str | Path, *, synchronous: str, clock: Clock) -> None:
+        self.closed = True  # until there is something to close
+        self._pid = os.getpid()
+        self.path = _check_path(path)
+        if synchronous not in {"NORMAL", "FULL"}:
+            raise InvalidParameterError(str(path), "synchronous", synchronous, "'NORMAL' or 'FULL'")
+        self._synchronous = synchronous
+        self._lock = clock.blocking.lock()
+        self._waiters: dict[str, Waiters] = {}
+        #: Mailboxes to ring for when the transaction is committed.
+        self.announced: list[str] = []
+        self.bell = Doorbell(self.path, self._rung, clock.blocking)
+        #: Where this file's messages stand.
+        self.line = Line()
+        self._monotonic = clock.monotonic
+        # When the call began that is in SQLite now, and when the last one ended that had to wait. Written under the
+        # lock, read by anybody.
+        self._call_began: float | None = None
+        self._waited_until = 0.0
+        #: How the connection flushes now.
+        self.level = ""
+        # One for everything: to make one takes a third of the time of a statement.
+        self._cursor: sqlite3.Cursor | None = None
+        self.closed = False
+        make_private_file(self.path)  # bodies are nobody else's business, and SQLite's own files are made alike
+        outlive_forks(self)
+        try:
+            with self.lock, self.connection(str(path)) as cursor:
+                apply_schema(cursor.connection, self.path)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def lock(self) -> Lock:
+        """Guards the connection, the waiters and `closed`. Called while it is held: SQLite, `Gate.open`.
+
+        Raises:
+            InvalidParameterError: in a process that was forked from the one that has opened the file. SQLite must not
+                be used there, and whoever held the lock is not there to let it go.
+        """
+        if os.getpid() != self._pid:
+            expected = f"{self._pid}, which has opened the file: open it anew after a fork"
+            raise InvalidParameterError(str(self.path), "process", os.getpid(), expected)
+        return self._lock
+
+    def waiters(self, mailbox: str) -> Waiters:
+        """Return the receives of this process that wait for ``mailbox``, always the same object; under the lock."""
+        waiters = self._waiters.get(mailbox)
+        if waiters is None:
+            waiters = self._waiters[mailbox] = Waiters()
+        return waiters
+
+    def begin_call(self) -> None:
+        """Note that SQLite is called; under the lock."""
+        self._call_began = self._monotonic()
+
+    def end_call(self) -> None:
+        """Note that SQLite has answered; under the lock."""
+        began, self._call_began = self._call_began, None
+        if began is not None and (now := self._monotonic()) - began > WAITING_AFTER:
+            self._waited_until = now
+
+    def waited_until(self) -> float:
+        """Return up to when this process waited for another one that had the file: now, if it still does."""
+        began, now = self._call_began, self._monotonic()
+        is_waiting = began is not None and WAITING_AFTER < now - began < STUCK_AFTER
+        return now if is_waiting else self._waited_until
+
+    def _rung(self, mailbox: str) -> None:
+        """Wake one of ours, because another process says that there is something."""
+        with self.lock:
+            if mailbox in self._waiters:
+                self._waiters[mailbox].wake_one()
+
+    @contextlib.contextmanager
+    def connection(self, mailbox: str) -> Generator[sqlite3.Cursor]:
+        """Give a cursor, under the lock, for one statement; what SQLite raises names ``mailbox``.
+
+        Raises:
+            MailboxConnectionError: if the file cannot be read or written now.
+        """
+        cursor: sqlite3.Cursor | None = None
+        self.begin_call()
+        try:
+            cursor = self.open()
+            yield cursor
+        except FAULTS as error:
+            raise self.failure(mailbox, error) from error
+        finally:
+            self.end_call()
+            if cursor is not None:
+                self.release(cursor)
+
+    def transaction(self, mailbox: str, *, flush: bool = True, single: bool = False) -> Transaction:
+        """Return what reads and writes in one step: all of it is done, or nothing; to be entered under the lock.
+
+        Args:
+            mailbox: Whom an error is about.
+            flush: False for what a power cut may undo without losing a message, such as a lease.
+            single: True for exactly one statement.
+        """
+        synchronous = "FULL" if flush and self._synchronous == "FULL" else "NORMAL"
+        return Transaction(self, mailbox, synchronous, single=single)
+
+    def open(self) -> sqlite3.Cursor:
+        """Return the cursor, with nothing begun; under the lock. `release` must follow.
+
+        A closed store opens the file once more for each use: what was leased may still be finalised.
+        """
+        cursor = self._cursor
+        if cursor is None:
+            cursor = self._connect().cursor()
+            if not self.closed:
+                self._cursor = cursor
+        elif cursor.connection.in_transaction:  # an interrupt, or a rollback that failed, has left it open
+            cursor.connection.rollback()
+        return cursor
+
+    def release(self, cursor: sqlite3.Cursor) -> None:
+        """Close a connection that was for one use."""
+        if cursor is not self._cursor:
+            cursor.connection.close()
+
+    def failure(self, mailbox: str, error: Exception) -> MailboxConnectionError:
+        """Return the error that says what went wrong in the file."""
+        return MailboxConnectionError(mailbox, f"{self.path}: {error}")
+
+    def announce(self, mailbox: str) -> None:
+        """Wake one who waits for ``mailbox``, here now and elsewhere after the commit; in a transaction."""
+        self.waiters(mailbox).wake_one()
+        self.announced.append(mailbox)
+
+    def ring(self) -> None:
+        """Tell the other processes what was announced."""
+        while self.announced:
+            self.bell.ring(self.announced.pop())
+
+    def _connect(self) -> sqlite3.Connection:
+        # isolation_level=None: transactions begin and end where we say. The lock keeps threads apart.
+        # A closed store opens what is there, and makes nothing: a new file would not have what is to be finalised.
+        place = f"{self.path.as_uri()}?mode={'rw' if self.closed else 'rwc'}"
+        database = sqlite3.connect(place, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+        try:
+            check_schema(database, self.path)  # before the mode is changed, which writes
+            use_wal(database)
+            database.execute(f"PRAGMA synchronous = {self._synchronous}")
+            self.level = self._synchronous
+            if self._synchronous == "FULL":
+                database.execute(f"PRAGMA wal_autocheckpoint = {FULL_WAL_PAGES}")
+        except BaseException:
+            database.close()
+            raise
+        return database
+
+    def close(self) -> None:
+        """Close the connection and the bell, and wake everybody; under no lock.
+
+        If it is interrupted, a second one does what is left. In a process that was forked it does nothing: all of it
+        is the parent's.
+        """
+        if os.getpid() != self._pid:
+            return
+        with self.lock:
+            self.closed = True
+            # Forgotten first: whoever finalises a message later must not find a connection that is closed.
+            cursor, self._cursor = self._cursor, None
+            try:
+                if cursor is not None:
+                    cursor.connection.close()
+            finally:
+                try:
+                    for waiters in self._waiters.values():
+                        waiters.wake_all()
+                finally:
+                    self.bell.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "closed", True):
+            return
+        if os.getpid() != self._pid:
+            return
+        warnings.warn(f"unclosed {self!r}", ResourceWarning, source=self, stacklevel=1)
+        self.close()
+
+    def outlive(self) -> list[object]:
+        """Return what must not be dropped in a forked process, not even by the garbage collector."""
+        return [self._cursor, self.bell]
+
+    def __repr__(self) -> str:
+        return f"<SqliteStore {str(self.path)!r}{', closed' if self.closed else ''}>"
+
+
+def _check_path(path: str | Path) -> Path:
+    """Return where the file is, wherever the process goes from here."""
+    if str(path) == ":memory:":
+        raise InvalidParameterError(str(path), "path", str(path), "a file; for memory there is InMemoryMailbox")
+    if "\0" in str(path):
+        raise InvalidParameterError(str(path), "path", str(path), "a path without a zero byte")
+    absolute = Path(path).absolute()
+    try:
+        is_folder = stat.S_ISDIR(os.stat(absolute).st_mode)  # noqa: PTH116  `is_dir` keeps silent in newer Pythons
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        is_folder = False  # SQLite says what is wrong, if anything is
+    except OSError as error:  # too long; links in a circle
+        expected = f"where a file can be ({error.strerror})"
+        raise InvalidParameterError(str(path), "path", str(path), expected) from error
+    if is_folder:
+        raise InvalidParameterError(str(path), "path", str(path), "a file, and this is a folder")
+    return absolute

@@ -1,0 +1,83 @@
+"""The last act of a process that only a new process can help: give everything back, then end."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from loopwarden._helper import run_apart
+from loopwarden._log import flush_log, report
+from loopwarden._ticket import Ticket
+from loopwarden.actors import AbandonRequest, LoopRef
+from loopwarden.actors.runtime._exit_hook import alive
+from loopwarden.supervision.tree._supervisor_ref import SupervisorRef
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from loopwarden.actors import ControlRef
+    from loopwarden.clock import Clock
+    from loopwarden.supervision.daemons._exit_code import ExitCode
+
+__all__ = ["depart"]
+
+#: Seconds that stores have to take back what was in the hands of those that did not stop.
+LAST_SECONDS = 2.0
+
+
+def depart(code: ExitCode, why: str, patience: float, clock: Clock, leave: Callable[[int], object] = os._exit) -> None:
+    """Stop every actor of the process, give back what the rest has in hand, and leave; blocks.
+
+    Args:
+        code: What the process says.
+        why: What the log says.
+        patience: Seconds that everybody has to stop, all together.
+        clock: The time.
+        leave: Ends the process.
+    """
+    report(logging.CRITICAL, "this process ends with code %d: %s", code, why)
+    given_back: Ticket[None] = Ticket(clock.blocking)
+
+    def leave_now() -> None:
+        given_back.wait_ready()
+        if flush_log(LAST_SECONDS):
+            # It may hang all the same, as a stream can whose lock is held by a thread that was given up.
+            run_apart(_flush, "loopwarden-last-words", clock.blocking).wait_ready(LAST_SECONDS)
+        leave(int(code))
+
+    # The main thread may return meanwhile, because what it waited for was stopped: the code must be ours all the same.
+    atexit.register(leave_now)
+    try:
+        _give_back(patience, clock)
+    finally:
+        given_back.complete(None)
+        leave_now()
+        atexit.unregister(leave_now)
+
+
+def _flush() -> None:
+    handlers = [*logging.getLogger("loopwarden").handlers, *logging.getLogger().handlers]
+    for stream in (*handlers, sys.stdout, sys.stderr):
+        with suppress(Exception):  # it may be closed, or somebody else's
+            stream.flush()
+
+
+def _give_back(patience: float, clock: Clock) -> None:
+    refs = alive()
+    for ref in refs:
+        ref.stop(block=False)
+    left = _wait(refs, patience, clock)
+    for ref in left:
+        if isinstance(ref, LoopRef | SupervisorRef):  # others do not know it
+            ref.send(AbandonRequest(reason="the process ends"))
+    _wait(left, LAST_SECONDS, clock)
+
+
+def _wait(refs: list[ControlRef], timeout: float, clock: Clock) -> list[ControlRef]:
+    """Wait for all, within one deadline; return those that have not ended."""
+    deadline = clock.monotonic() + timeout
+    return [ref for ref in refs if not ref.ended.wait_ready(max(0.0, deadline - clock.monotonic()), clock)]

@@ -1,0 +1,275 @@
+"""`WatchdogActor`: notices workers that hang, and does something about it."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast, final
+
+from typing_extensions import override
+
+from loopwarden._arguments import as_tuple, check_callable, is_number, is_whole
+from loopwarden._helper import run_apart
+from loopwarden._log import describe, report, type_name
+from loopwarden.actors import (
+    ZOMBIES,
+    AbandonRequest,
+    ControlActor,
+    ControlRef,
+    HealthCheckRequest,
+    RecallRequest,
+    StallReport,
+)
+from loopwarden.actors.loop._stack import stack_of
+from loopwarden.actors.runtime._request import MessageKinds
+from loopwarden.clock import Clock, Timer, resolve_clock
+from loopwarden.errors import UnsupportedRequestError
+from loopwarden.supervision.daemons._exit import depart
+from loopwarden.supervision.daemons._exit_code import ExitCode
+from loopwarden.supervision.policy._stall import Rung, StallPolicy, next_rung
+from loopwarden.supervision.tree._requests import WhichChildrenRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from loopwarden._ticket import Ticket
+    from loopwarden.actors import HealthStatus, WorkerStatus
+    from loopwarden.supervision.tree._requests import ChildInfo
+
+__all__ = ["WatchdogActor"]
+
+#: Seconds between two looks, and how many looks there are at least before something counts as stalled.
+INTERVAL = 60.0
+LOOKS = 10
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """It is time to look."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Children:
+    children: tuple[ChildInfo, ...]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Health:
+    ref: ControlRef
+    status: HealthStatus
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _MoreZombies:
+    """A thread was given up."""
+
+
+_MESSAGES = MessageKinds(_Look, _Children, _Health, _MoreZombies)
+
+
+class WatchdogActor(ControlActor):
+    """Asks loops for their health, judges each worker by its own heartbeat, and climbs a ladder about those that hang.
+
+    The stack of the thread is logged, then the worker's token is stopped, then it is fenced, its message given back and
+    another put in its place. If more than ``max_zombies`` threads have been given up that way, only a new process
+    helps: everything else is stopped, and the process ends with `ExitCode.TOO_MANY_ZOMBIES`.
+
+    A long handler that calls `beat` is not stalled, nor is a loop that waits for messages.
+
+    Args:
+        watch: Refs of loops, and of supervisors, whose loops are all watched.
+        stall_threshold: Seconds without a sign of life after which a worker counts as stalled.
+        interval: Seconds between two looks; never more than a tenth of the smallest threshold.
+        policies: For loops by name: another threshold, or how far to go.
+        max_zombies: How many threads may have been given up and still run.
+        patience: Seconds that everything has to stop before the process ends.
+        leave: Ends the process.
+        clock: The time.
+    """
+
+    def __init__(
+        self,
+        watch: Iterable[ControlRef],
+        *,
+        stall_threshold: float = 720.0,
+        interval: float = INTERVAL,
+        policies: Mapping[str, StallPolicy] | None = None,
+        max_zombies: int = 5,
+        patience: float = 5.0,
+        leave: Callable[[int], object] = os._exit,
+        clock: Clock | None = None,
+    ) -> None:
+        clock = resolve_clock(clock)
+        if isinstance(watch, ControlRef):
+            raise TypeError("watch must be a list of refs, got a single one")
+        self._watch = as_tuple("watch", watch, "refs")
+        for ref in self._watch:
+            if not isinstance(ref, ControlRef):  # pyright: ignore[reportUnnecessaryIsInstance]  a caller without types
+                raise TypeError(f"watch must be refs of loops and supervisors, got {describe(ref)} among them")
+        if not is_number(stall_threshold) or stall_threshold <= 0:
+            raise ValueError(f"stall_threshold must be more than 0 seconds, got {describe(stall_threshold)}")
+        self._policy = StallPolicy(threshold=float(stall_threshold))
+        self._policies = _checked_policies({} if policies is None else policies)
+        if not is_number(interval) or interval <= 0:
+            raise ValueError(f"interval must be more than 0 seconds, got {describe(interval)}")
+        if not is_whole(max_zombies) or max_zombies < 0:
+            raise ValueError(f"max_zombies must be a whole number from 0 on, got {describe(max_zombies)}")
+        if not is_number(patience) or patience < 0:
+            raise ValueError(f"patience must be a number of seconds from 0 on, got {describe(patience)}")
+        check_callable("leave", leave)
+        thresholds = [self._policy.threshold, *(each.threshold for each in self._policies.values())]
+        self._interval = min(interval, min(thresholds) / LOOKS)
+        self._max_zombies = max_zombies
+        self._patience = patience
+        self._leave = leave
+        super().__init__(clock=clock)
+        self._thread_name = "loopwarden-watchdog"
+        self._timer: Timer | None = None
+        # What was done about which silence: by loop and worker, the heartbeat it began with and the last step.
+        self._climbed: dict[str, dict[int, tuple[float, Rung]]] = {}
+        self._seen: set[str] = set()
+        self._unwatched: set[str] = set()
+        self._seen_before: set[str] = set()
+        self._is_leaving = False
+
+    @override
+    def on_start(self) -> None:
+        ZOMBIES.listen(self._note_zombie)
+        self._sleep()
+
+    @override
+    def _epilogue(self, cause: BaseException | None) -> Callable[[object], object]:
+        ZOMBIES.unlisten(self._note_zombie)
+        if self._timer is not None:
+            self._timer.cancel()
+        return super()._epilogue(cause)
+
+    @override
+    def on_receive(self, message: object) -> object:
+        known = _MESSAGES.recognize(message)
+        match known:
+            case _Look():
+                self._sleep()
+                self._forget_the_gone()
+                for ref in self._watch:
+                    self._ask(ref)
+            case _Children():
+                for child in known.children:
+                    self._ask(child.ref)
+            case _Health():
+                self._take_in(known.ref, known.status)
+            case _MoreZombies():
+                if len(ZOMBIES) > self._max_zombies:
+                    names = ", ".join(ZOMBIES.names)
+                    self._depart(ExitCode.TOO_MANY_ZOMBIES, f"{len(ZOMBIES)} threads were given up: {names}")
+            case _:
+                raise UnsupportedRequestError(str(self.actor_ref), type_name(message), "it only watches")
+        return None
+
+    def _forget_the_gone(self) -> None:
+        """Forget loops that have told nothing since the look before the last."""
+        there = self._seen | self._seen_before
+        self._climbed = {loop: workers for loop, workers in self._climbed.items() if loop in there}
+        self._seen, self._seen_before = set(), self._seen
+
+    def _take_in(self, ref: ControlRef, status: HealthStatus) -> None:
+        """Judge each worker of a loop; what was done about workers that are gone is forgotten."""
+        before = self._climbed.pop(ref.actor_urn, {})
+        after = {
+            worker.worker: climbed
+            for worker in status.workers
+            if (climbed := self._judge(ref, status.loop_name, worker, before.get(worker.worker))) is not None
+        }
+        self._seen.add(ref.actor_urn)
+        if after:
+            self._climbed[ref.actor_urn] = after
+
+    def _sleep(self) -> None:
+        try:
+            self._timer = self.clock.call_later(self._interval, lambda: self._tell_itself(_Look()))
+        except RuntimeError as error:
+            report(logging.ERROR, "the watchdog has no thread for its timer, and sleeps for ever", error=error)
+
+    def _note_zombie(self) -> None:
+        self._tell_itself(_MoreZombies())
+
+    def _ask(self, ref: ControlRef) -> None:
+        """Ask without waiting; whoever does not answer is asked again at the next look."""
+
+        def children(ticket: Ticket[tuple[ChildInfo, ...]]) -> None:
+            if not ticket.has_failed():
+                self._tell_itself(_Children(ticket.wait(0)))
+
+        def health(ticket: Ticket[HealthStatus]) -> None:
+            if not ticket.has_failed():
+                self._tell_itself(_Health(ref, ticket.wait(0)))
+
+        if ref.has_children:
+            ref.send(WhichChildrenRequest()).on_ready(children)
+        else:
+            ref.send(HealthCheckRequest()).on_ready(health)
+
+    def _judge(
+        self, ref: ControlRef, loop_name: str, worker: WorkerStatus, climbed: tuple[float, Rung] | None
+    ) -> tuple[float, Rung] | None:
+        """Take the next step about a worker; return what was done about its silence so far."""
+        last, silent_for = worker.last_heartbeat, worker.silent_for
+        if last is None or silent_for is None:
+            if ref.actor_urn not in self._unwatched:
+                self._unwatched.add(ref.actor_urn)
+                report(logging.INFO, "loop %r has no heartbeat, so it is not watched", loop_name)
+            return None
+        if climbed is None or climbed[0] != last:  # it has shown a sign of life since
+            climbed = (last, Rung.NONE)
+        rung = next_rung(climbed[1], silent_for, self._policies.get(loop_name, self._policy))
+        if rung is Rung.NONE:
+            return climbed if climbed[1] else None
+        stack = stack_of(worker.thread_id)
+        in_hand = () if worker.in_hand is None else (worker.in_hand,)
+        stall = StallReport(
+            worker=worker.worker,
+            last_heartbeat=last,
+            silent_for=silent_for,
+            stack=stack,
+            in_hand=in_hand,
+            is_recalled=rung is Rung.RECALL,
+        )
+        match rung:
+            case Rung.REPORT:
+                ref.send(stall)
+            case Rung.RECALL:
+                ref.send(RecallRequest(worker=worker.worker))
+                ref.send(stall)
+            case Rung.ABANDON:
+                reason = f"silent for {silent_for:.1f} s"
+                ref.send(AbandonRequest(worker=worker.worker, last_heartbeat=last, reason=reason, stack=stack))
+            case Rung.EXIT:
+                self._depart(ExitCode.STALLED, f"loop {loop_name!r} was silent for {silent_for:.1f} s, at\n{stack}")
+        return last, rung
+
+    def _depart(self, code: ExitCode, why: str) -> None:
+        if self._is_leaving:
+            return
+        self._is_leaving = True
+
+        # On a thread of its own, because this actor is stopped on the way too.
+        def go() -> None:
+            depart(code, why, self._patience, self.clock, self._leave)
+
+        run_apart(go, "loopwarden-departure", self.clock.blocking)
+
+
+def _checked_policies(policies: object) -> dict[str, StallPolicy]:
+    if not isinstance(policies, Mapping):
+        raise TypeError(f"policies must be a mapping of loops' names to a StallPolicy, got {describe(policies)}")
+    checked = dict(cast("Mapping[str, StallPolicy]", policies))
+    for name, policy in checked.items():
+        if not isinstance(policy, StallPolicy):  # pyright: ignore[reportUnnecessaryIsInstance]  a caller without types
+            raise TypeError(f"policies[{describe(name)}] must be a StallPolicy, got {describe(policy)}")
+    return checked

@@ -1,0 +1,110 @@
+"""What a `Family` wants to have done: data, which the supervisor carries out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, TypeAlias, final
+
+if TYPE_CHECKING:
+    from loopwarden.supervision.tree._spec import ChildSpec
+
+__all__ = ["Answer", "Effect", "EventKind", "Finish", "GiveUp", "Note", "Ready", "Start", "Stop", "Wake"]
+
+
+class EventKind(StrEnum):
+    """What an event is about."""
+
+    STARTED = "started"  # a child is running
+    START_FAILED = "start_failed"  # a child could not be started
+    EXITED = "exited"  # a child has ended
+    RESTARTING = "restarting"  # a child will be started again, after a delay
+    TERMINATED = "terminated"  # a child was stopped, and stays down
+    CHILD_GAVE_UP = "child_gave_up"  # a child failed more often than it may for itself, and stays down
+    GAVE_UP = "gave_up"  # children failed more often than the supervisor allows: it ends
+    ESCALATED = "escalated"  # a child failed with something that its supervisor is not to handle: it ends
+    AUTO_SHUTDOWN = "auto_shutdown"  # significant children have ended: the supervisor ends
+    STALLED = "stalled"  # a worker gives no sign of life
+    RECALLED = "recalled"  # a worker that gives none was told to let go
+    ABANDONED = "abandoned"  # a worker was given up
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Start a child; report `Family.started`, `Family.ignored` or `Family.start_failed`, then `Family.ended`.
+
+    If none of the first three can be reported within the ``start_timeout`` of the spec, call `Family.start_timed_out`.
+    """
+
+    spec: ChildSpec
+    incarnation: int
+    restarts: int
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Stop a child, or keep it from starting; report `Family.ended` when it has ended or was abandoned."""
+
+    spec: ChildSpec
+    incarnation: int
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """Go on without a child that does not start; report `Family.start_failed`."""
+
+    spec: ChildSpec
+    incarnation: int
+    reason: str
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """Call `Family.retry` after ``delay`` seconds."""
+
+    child: str
+    incarnation: int
+    delay: float
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Answer whoever asked for a start or a stop: with nothing, which means done, or with an error."""
+
+    waiter: Any
+    error: Exception | None = None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something has happened that people may want to know."""
+
+    kind: EventKind
+    child: str
+    error: BaseException | None = None
+    attempt: int = 0
+    delay: float = 0.0
+    reason: str = ""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """All the first children are up."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """All children are down, and the supervisor ends: with ``cause``, or because it was to."""
+
+    cause: BaseException | None
+
+
+Effect: TypeAlias = Start | Stop | GiveUp | Wake | Answer | Note | Ready | Finish

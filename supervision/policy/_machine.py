@@ -1,0 +1,359 @@
+"""`Family`: the children of one supervisor, and every decision about them, without threads, time or chance.
+
+Each method takes what has happened, with the time and a die roll where they matter, and returns what is to be done.
+The supervisor does it and reports back. So everything that a supervisor decides can be tested without one.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, assert_never, final
+
+from loopwarden.errors import (
+    ChildBusyError,
+    ChildExistsError,
+    ChildNotFoundError,
+    ChildUnavailableError,
+    StartFailed,
+    SupervisorGaveUp,
+)
+from loopwarden.supervision.policy._child import After, ChildState
+from loopwarden.supervision.policy._effects import Answer, Effect, EventKind, Finish, GiveUp, Ready, Start, Stop, Wake
+from loopwarden.supervision.policy._intensity import admit
+from loopwarden.supervision.policy._outbox import Outbox
+from loopwarden.supervision.policy._roster import Roster
+from loopwarden.supervision.policy._strategy import dragged_along
+from loopwarden.supervision.policy._verdict import ChildExit, Verdict, judge
+
+if TYPE_CHECKING:
+    from loopwarden.supervision.policy._child import Child
+    from loopwarden.supervision.tree._spec import ChildSpec, SupervisorSpec
+
+__all__ = ["Family", "Phase"]
+
+
+class Phase(Enum):
+    """Where the supervisor stands."""
+
+    STARTING = "starting"  # its first children are being started
+    RUNNING = "running"
+    STOPPING = "stopping"  # nothing is started any more, and everything is being stopped
+    ENDED = "ended"
+
+
+@final
+class Family:
+    """The state machine of one supervisor; called by one thread."""
+
+    def __init__(self, spec: SupervisorSpec) -> None:
+        self.spec = spec
+        self.phase = Phase.STARTING
+        self.roster = Roster(spec.strategy, sequential=spec.sequential)
+        #: Restarts of the whole life.
+        self.restarts = 0
+        self._restarts: tuple[float, ...] = ()
+        self._incarnations = 0
+        self._cause: BaseException | None = None
+        self._outbox = Outbox()
+
+    # What happens.
+
+    def begin(self) -> list[Effect]:
+        """Start the first children, from left to right."""
+        for spec in self.spec.children:
+            self.roster.add(spec, is_initial=True)
+        return self._advance()
+
+    def started(self, child_id: str, incarnation: int, now: float, *, is_supervisor: bool = False) -> list[Effect]:
+        """Note that a child is up."""
+        child = self.roster.current(child_id, incarnation)
+        if child is None or child.state is not ChildState.STARTING:
+            return []
+        self.roster.move(child, ChildState.UP)
+        child.up_since = now
+        child.is_supervisor = is_supervisor
+        child.is_new = child.is_initial = False
+        self._outbox.note(EventKind.STARTED, child, attempt=child.restarts)
+        self._outbox.answer(child.start_waiters)
+        return self._advance()
+
+    def ignored(self, child_id: str, incarnation: int) -> list[Effect]:
+        """Note that a child does not want to be started now: its spec is kept, unless it is temporary."""
+        child = self.roster.current(child_id, incarnation)
+        if child is None or not child.state.is_alive:
+            return []
+        child.is_new = child.is_initial = False
+        self._outbox.answer(child.start_waiters)
+        self._set_down(child, child.after if child.is_unwanted else self._after_end(child))
+        return self._advance()
+
+    def start_failed(
+        self, child_id: str, incarnation: int, error: BaseException, now: float, roll: float
+    ) -> list[Effect]:
+        """Decide on a child that could not be started."""
+        child = self.roster.current(child_id, incarnation)
+        if child is None or not child.state.is_alive:
+            return []
+        child.last_error = error
+        failure = StartFailed(child.id, error)
+        self._outbox.note(EventKind.START_FAILED, child, error=error, attempt=child.restarts)
+        was_by_hand = bool(child.start_waiters)
+        self._outbox.answer(child.start_waiters, failure)
+        if child.is_unwanted:
+            # Whoever added it was told that it failed, so it must not come up with its group after all.
+            self._set_down(child, After.DELETE if child.is_new and child.after is After.RESTART else child.after)
+        elif child.is_initial:
+            self._set_down(child, After.KEEP)
+            self._begin_stop(failure)
+        elif child.is_new:
+            self._set_down(child, After.DELETE)
+        elif was_by_hand:  # only the one who asked decides whether to try again
+            self._set_down(child, After.KEEP)
+        else:
+            self._restart(child, error, now, roll)
+        return self._advance()
+
+    def start_timed_out(self, child_id: str, incarnation: int) -> list[Effect]:
+        """Decide on a child that takes longer to start than it may; what is being stopped has a time of its own."""
+        child = self.roster.current(child_id, incarnation)
+        if child is None or child.state is not ChildState.STARTING:
+            return []
+        return [GiveUp(child.spec, incarnation, f"it did not start within {child.spec.start_timeout:g} s")]
+
+    def ended(self, child_id: str, incarnation: int, ended: ChildExit, now: float, roll: float) -> list[Effect]:
+        """Decide on a child that has ended, by itself or because it was told to."""
+        child = self.roster.current(child_id, incarnation)
+        if child is None or not child.state.is_alive:
+            return []
+        child.last_error = ended.error
+        self._outbox.note(EventKind.EXITED, child, error=ended.error, reason=ended.reason.value, attempt=child.restarts)
+        if child.after is not After.RESTART:  # otherwise it comes up with its group, and whoever waits is told then
+            self._outbox.answer(child.start_waiters, StartFailed(child.id, ended.error, "it was stopped before"))
+        if child.is_unwanted:
+            self._set_down(child, child.after)
+        elif ended.asked:
+            child.is_held_down = True
+            self._set_down(child, self._after_end(child))
+            self._outbox.note(EventKind.TERMINATED, child)
+        else:
+            self._judge(child, ended, now, roll)
+        return self._advance()
+
+    def retry(self, child_id: str, incarnation: int) -> list[Effect]:
+        """Note that a back-off is over."""
+        child = self.roster.current(child_id, incarnation)
+        if child is None or child.state is not ChildState.RESTARTING:
+            return []
+        self.roster.make_due(child)
+        return self._advance()
+
+    # What people ask for.
+
+    def start_child(self, spec: ChildSpec, waiter: object) -> list[Effect]:
+        """Add a child at the end and start it; if that fails it is discarded."""
+        known = self.roster.children.get(spec.id)
+        if known is not None:
+            return [Answer(waiter, ChildExistsError(spec.id, known.state))]
+        if self.phase in {Phase.STOPPING, Phase.ENDED}:
+            return [Answer(waiter, ChildUnavailableError(spec.id, self.phase.value))]
+        child = self.roster.add(spec, is_initial=False)
+        child.start_waiters.append(waiter)
+        return self._advance()
+
+    def terminate_child(self, child_id: str, waiter: object) -> list[Effect]:
+        """Stop a child that then stays down; a temporary one is forgotten."""
+        child = self.roster.children.get(child_id)
+        if child is None:
+            return [Answer(waiter, ChildNotFoundError(child_id))]
+        child.is_held_down = True
+        child.stop_waiters.append(waiter)
+        if child.state.is_alive:
+            self.roster.doom(child, self._after_end(child))
+        else:
+            was_waiting = child.state is not ChildState.DOWN
+            child.last_error = None  # it is down because somebody wants it to be
+            self._outbox.answer(child.start_waiters, StartFailed(child.id, None, "it was terminated before"))
+            self._set_down(child, self._after_end(child))
+            if was_waiting:
+                self._outbox.note(EventKind.TERMINATED, child)
+        return self._advance()
+
+    def restart_child(self, child_id: str, waiter: object) -> list[Effect]:
+        """Start a child that is down; this counts for no intensity."""
+        child = self.roster.children.get(child_id)
+        if child is None:
+            return [Answer(waiter, ChildNotFoundError(child_id))]
+        if child.state is not ChildState.DOWN:
+            return [Answer(waiter, ChildBusyError(child_id, child.state))]
+        if self.phase in {Phase.STOPPING, Phase.ENDED}:
+            return [Answer(waiter, ChildUnavailableError(child_id, self.phase.value))]
+        child.is_held_down = False
+        child.failures = 0
+        child.start_waiters.append(waiter)
+        self.roster.move(child, ChildState.PENDING)
+        self.roster.make_due(child)
+        return self._advance()
+
+    def delete_child(self, child_id: str, waiter: object) -> list[Effect]:
+        """Forget a child that is down."""
+        child = self.roster.children.get(child_id)
+        if child is None:
+            return [Answer(waiter, ChildNotFoundError(child_id))]
+        if child.state is not ChildState.DOWN:
+            return [Answer(waiter, ChildBusyError(child_id, child.state))]
+        self.roster.delete(child)
+        return [Answer(waiter)]
+
+    def watch_start(self, child_id: str, waiter: object) -> list[Effect]:
+        """Answer when a child that is on its way for the first time is up; at once if it is not."""
+        child = self.roster.children[child_id]
+        if not child.is_new:
+            return [Answer(waiter)]
+        child.start_waiters.append(waiter)
+        return []
+
+    def watch_stop(self, child_id: str, waiter: object) -> list[Effect]:
+        """Answer when a child is down."""
+        self.roster.children[child_id].stop_waiters.append(waiter)
+        return []
+
+    def stop(self, cause: BaseException | None = None) -> list[Effect]:
+        """Stop all children, and then finish with ``cause``; stopping again changes nothing."""
+        self._begin_stop(cause)
+        return self._advance()
+
+    # Deciding.
+
+    def _judge(self, child: Child, ended: ChildExit, now: float, roll: float) -> None:
+        if child.up_since is not None and now - child.up_since >= self.spec.reset_after:
+            child.failures = 0
+        verdict = judge(child.spec.restart, ended, child.spec.decide)
+        match verdict:
+            case Verdict.RESTART:
+                self._restart(child, ended.error, now, roll)
+            case Verdict.ESCALATE:
+                self._give_up(child, EventKind.ESCALATED, "failed with what is to be escalated", ended.error)
+            case Verdict.KEEP | Verdict.DROP:
+                self._rest(child)
+            case _:
+                assert_never(verdict)
+
+    def _restart(self, child: Child, error: BaseException | None, now: float, roll: float) -> None:
+        """Have a child started again, with those that go down with it, unless this is once too often."""
+        own = admit(child.history, now, child.spec.intensity, child.spec.period)
+        if own is None:
+            child.is_held_down = True
+            self._outbox.note(EventKind.CHILD_GAVE_UP, child, error=error)
+            self._rest(child)
+            return
+        restarts = admit(self._restarts, now, self.spec.intensity, self.spec.period)
+        if restarts is None:
+            why = "failed too often" if error is not None else f"ended too often, and is {child.spec.restart}"
+            self._give_up(child, EventKind.GAVE_UP, why, error)
+            return
+        child.history, self._restarts = own, restarts
+        child.failures += 1
+        backoff = child.spec.backoff or self.spec.backoff
+        delay = 0.0 if backoff is None else backoff.delay(child.failures, roll)
+        self.roster.move(child, ChildState.RESTARTING)
+        self._outbox.note(EventKind.RESTARTING, child, error=error, attempt=child.failures, delay=delay)
+        if delay > 0:
+            child.retry_at = now + delay
+            self._outbox.add(Wake(child.id, child.incarnation, delay))
+        else:
+            self.roster.make_due(child)
+        for sibling in dragged_along(self.spec.strategy, tuple(self.roster.children), child.id):
+            self._drag(self.roster.children[sibling])
+
+    def _drag(self, sibling: Child) -> None:
+        after = After.DELETE if sibling.spec.restart == "temporary" else After.RESTART
+        if sibling.state.is_alive:
+            if not sibling.is_held_down:
+                self.roster.doom(sibling, after)
+        elif sibling.state is ChildState.DOWN and not sibling.is_held_down:
+            self.roster.move(sibling, ChildState.RESTARTING)
+
+    def _give_up(self, child: Child, kind: EventKind, why: str, error: BaseException | None) -> None:
+        self._outbox.note(kind, child, error=error)
+        self._set_down(child, After.DELETE if child.spec.restart == "temporary" else After.KEEP)
+        self._begin_stop(SupervisorGaveUp(self.spec.name, child.id, why, error))
+
+    def _rest(self, child: Child) -> None:
+        """Let a child that has ended by itself stay down, and see whether that ends the supervisor."""
+        self._set_down(child, self._after_end(child))
+        if not child.spec.significant:
+            return
+        others = any(
+            each.spec.significant and each.state is not ChildState.DOWN for each in self.roster.children.values()
+        )
+        if self.spec.auto_shutdown == "any_significant" or (
+            self.spec.auto_shutdown == "all_significant" and not others
+        ):
+            self._outbox.note(EventKind.AUTO_SHUTDOWN, child)
+            self._begin_stop(None)
+
+    # Carrying on.
+
+    def _begin_stop(self, cause: BaseException | None) -> None:
+        if self.phase in {Phase.STOPPING, Phase.ENDED}:
+            return
+        self.phase = Phase.STOPPING
+        self._cause = cause
+        for child in tuple(self.roster.children.values()):
+            if child.state.is_alive:
+                self.roster.doom(child, child.after if child.is_held_down else After.KEEP)
+            elif child.state is not ChildState.DOWN:
+                self._outbox.answer(child.start_waiters, ChildUnavailableError(child.id, self.phase.value))
+                self._set_down(child, After.KEEP)
+                self._outbox.note(EventKind.TERMINATED, child)
+
+    def _advance(self) -> list[Effect]:
+        """Do what can be done now, and return all that is to be done."""
+        for child in self.roster.next_to_stop():
+            self.roster.forgive(child)
+            self.roster.move(child, ChildState.STOPPING)
+            self._outbox.add(Stop(child.spec, child.incarnation))
+        if self.phase is Phase.STOPPING:
+            if self.roster.are_all_down:
+                self.phase = Phase.ENDED
+                self._outbox.add(Finish(self._cause))
+        elif self.phase is not Phase.ENDED:
+            for child in self.roster.next_to_start():
+                self._start(child)
+            if self.phase is Phase.STARTING and self.roster.are_first_up:
+                self.phase = Phase.RUNNING
+                self._outbox.add(Ready())
+        return self._outbox.take()
+
+    # Changing one child.
+
+    def _start(self, child: Child) -> None:
+        if child.state is ChildState.RESTARTING:
+            child.restarts += 1
+            self.restarts += 1
+        self._incarnations += 1
+        child.incarnation = self._incarnations
+        child.up_since = None
+        self.roster.move(child, ChildState.STARTING)
+        self._outbox.add(Start(child.spec, child.incarnation, child.restarts))
+
+    def _set_down(self, child: Child, after: After) -> None:
+        """Put a child where it belongs now that nobody is behind it."""
+        was_stopping = child.state is ChildState.STOPPING
+        self.roster.forgive(child)
+        child.retry_at = child.up_since = None
+        child.is_initial = child.is_initial and after is After.RESTART
+        child.after = After.KEEP
+        self.roster.move(child, ChildState.DOWN)
+        if after is After.DELETE:
+            self.roster.delete(child)
+        elif after is After.RESTART and self.phase is not Phase.STOPPING:
+            self.roster.move(child, ChildState.RESTARTING)
+        if was_stopping and after is not After.RESTART:
+            self._outbox.note(EventKind.TERMINATED, child)
+        self._outbox.answer(child.stop_waiters)
+
+    def _after_end(self, child: Child) -> After:
+        """Return what becomes of the spec of a child that has ended for good."""
+        is_kept = child.spec.restart != "temporary" and self.spec.template is None
+        return After.KEEP if is_kept else After.DELETE

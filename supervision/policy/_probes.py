@@ -1,0 +1,162 @@
+"""What loops say of their health, judged for those who only want a yes or a no, as a pure function."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, assert_never
+
+from pydantic import BaseModel, ConfigDict
+
+from loopwarden.actors import Activity, LoopState
+from loopwarden.supervision.policy._stall import StallPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from loopwarden.actors import HealthStatus, WorkerStatus
+
+__all__ = ["Probe", "ProbeAnswer", "judge_health"]
+
+#: How many times the grace of its policy a worker is silent, after the threshold, before the ladder has failed: twice
+#: until its last step, and once more for that to help.
+STEPS = 3
+
+_POLICY = StallPolicy()
+
+_AT_REST = frozenset({Activity.PAUSED, Activity.DRAINING, Activity.BACKING_OFF})
+
+_WATCHED = frozenset({LoopState.STARTING, LoopState.RUNNING})
+
+_NOT_UP = {
+    LoopState.IDLE: "is not started yet",
+    LoopState.STARTING: "is starting",
+    LoopState.STOPPING: "is stopping",
+    LoopState.FAILED: "has failed",
+}
+
+
+class Probe(StrEnum):
+    """What is asked of a whole process."""
+
+    LIVE = "live"  # is progress being made? if not, only a new process helps
+    READY = "ready"  # is it willing to work?
+    STARTUP = "startup"  # has each loop looked for messages once?
+
+
+class ProbeAnswer(BaseModel):
+    """The answer to a probe, and why it is no."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    probe: Probe
+    ok: bool
+    #: A sentence for each thing that is in the way; none if ``ok``. No text of an exception is among them, because
+    #: whoever reaches the port may read them.
+    reasons: tuple[str, ...]
+    #: How many loops have told how they are.
+    loops: int
+
+
+def judge_health(
+    probe: Probe,
+    statuses: Sequence[HealthStatus],
+    *,
+    now: float,
+    is_closing: bool,
+    missing: Sequence[str] = (),
+    policies: Mapping[str, StallPolicy] | None = None,
+    policy: StallPolicy = _POLICY,
+) -> ProbeAnswer:
+    """Answer a probe from what the loops have told.
+
+    Live fails only when a worker is silent although the watchdog has taken all its steps: not because a broker is
+    away, nor because of a crash, a back-off, a pause or a shutdown. Ready fails for each of those. A loop that has
+    ended by itself, or that somebody has stopped, is in nobody's way.
+
+    Args:
+        probe: What is asked.
+        statuses: How each loop is; supervisors are not among them.
+        now: The time, in the clock's monotonic seconds.
+        is_closing: True from the first request to end the whole on.
+        missing: The names of those who did not tell.
+        policies: For loops by name, as the watchdog has them.
+        policy: For all other loops.
+    """
+    known = policies or {}
+    match probe:
+        case Probe.LIVE:
+            # It ends anyway, within a deadline of its own.
+            judged = () if is_closing else tuple(statuses)
+            reasons = [text for each in judged for text in _hangs(each, known.get(each.loop_name, policy))]
+        case Probe.READY:
+            reasons = ["it is shutting down"] if is_closing else []
+            reasons += _absences(missing)
+            judged_one_by_one = (_unwilling(each, known.get(each.loop_name, policy), now) for each in statuses)
+            reasons += [text for text in judged_one_by_one if text is not None]
+        case Probe.STARTUP:
+            reasons = [] if is_closing else _absences(missing)
+            reasons += [
+                f"loop {each.loop_name!r} has not looked for messages yet"
+                for each in statuses
+                if not each.polled and each.state is not LoopState.STOPPED
+            ]
+        case _:
+            assert_never(probe)
+    return ProbeAnswer(probe=probe, ok=not reasons, reasons=tuple(reasons), loops=len(statuses))
+
+
+def _absences(missing: Sequence[str]) -> list[str]:
+    return [f"there is no answer from {name!r}" for name in missing]
+
+
+def _hangs(status: HealthStatus, policy: StallPolicy) -> Iterator[str]:
+    if status.state not in _WATCHED or status.activity in _AT_REST:
+        return
+    for worker in status.workers:
+        silence = _silence(worker)
+        if silence < policy.threshold + STEPS * policy.grace:
+            continue
+        if status.starting_since is not None:
+            yield f"loop {status.loop_name!r} has been starting for {silence:.1f} s longer than it may"
+        else:
+            yield f"loop {status.loop_name!r}: worker {worker.worker} has given no sign of life for {silence:.1f} s"
+
+
+def _unwilling(status: HealthStatus, policy: StallPolicy, now: float) -> str | None:
+    loop = f"loop {status.loop_name!r}"
+    if status.activity is Activity.BACKING_OFF:
+        if status.retry_at is None or status.retry_at <= now:
+            return f"{loop} is backing off until it is started again"
+        return f"{loop} is backing off, and is started again in {status.retry_at - now:.1f} s"
+    if status.starting_since is not None:
+        return f"{loop} has been starting for {max(0.0, now - status.starting_since):.1f} s"
+    if status.state is not LoopState.RUNNING:
+        return None if status.state is LoopState.STOPPED else f"{loop} {_NOT_UP[status.state]}"
+    trouble = _trouble(status, policy, now)
+    return None if trouble is None else loop + trouble
+
+
+def _trouble(status: HealthStatus, policy: StallPolicy, now: float) -> str | None:
+    """Return what keeps a loop from working although it is up."""
+    if status.activity in _AT_REST:
+        return f" is {status.activity}"
+    silence = max(map(_silence, status.workers), default=0.0)
+    if status.activity is Activity.STALLED or silence >= policy.threshold:
+        return f" is stalled: it has given no sign of life for {silence:.1f} s"
+    away_since = _away_since(status, now)
+    if away_since is not None:
+        return f": the broker has been away for {max(0.0, now - away_since):.1f} s"
+    return None
+
+
+def _silence(worker: WorkerStatus) -> float:
+    """Return for how long a worker is silent that should not be."""
+    is_excused = worker.activity is Activity.DEGRADED or worker.activity in _AT_REST
+    return 0.0 if is_excused or worker.silent_for is None else worker.silent_for
+
+
+def _away_since(status: HealthStatus, now: float) -> float | None:
+    """Return since when the broker is away, for the worker that has known it for longest."""
+    doing = [(each.activity, each.activity_since) for each in status.workers]
+    doing.append((status.activity, status.activity_since))
+    return min((now if since is None else since for each, since in doing if each is Activity.DEGRADED), default=None)

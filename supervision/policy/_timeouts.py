@@ -1,0 +1,218 @@
+"""`Timeouts`: all time-outs of a process of loops, and whether they go together."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Annotated, Any, Self, final
+
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from loopwarden._log import describe, report
+from loopwarden.mailbox._validation import MAX_VISIBILITY, MAX_WAIT
+from loopwarden.supervision.policy._budget import SHARES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pydantic_core import ErrorDetails
+
+__all__ = ["Timeouts", "log_warnings", "timeouts_of"]
+
+#: Seconds that a drain lasts at least: less would be no drain.
+SHORTEST_DRAIN = 1.0
+#: Seconds that a drain lasts at most: whoever waits for longer waits for something that hangs.
+LONGEST_DRAIN = 300.0
+#: Seconds between the end of a shutdown and that of the process, to give back what was in hand and to exit.
+SPARE_GRACE = 5.0
+#: The share of the budget after which a loop of normal priority is given up.
+NORMAL_SHARE = SHARES["normal"]
+
+_Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_Period = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+@final
+class Timeouts(BaseModel):
+    """The time-outs of a process, in seconds: those that cannot be kept together are refused.
+
+    Those that can be, but hardly are what was meant, are told by `warnings`.
+
+    >>> Timeouts(shutdown_timeout=60).drain_timeout
+    60.0
+    >>> Timeouts(drain_timeout=0.2).warnings
+    ('drain_timeout 0.2 is not within 1 to 300, so 1 is used',)
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    #: The budget: how long a shutdown takes at most, with all that belongs to it.
+    shutdown_timeout: _Period = 30.0
+    #: `drain_timeout` as it was given, under either name; None means as long as the budget.
+    drain_timeout_seconds: _Seconds | None = Field(
+        default=None, alias="drain_timeout", validation_alias=AliasChoices("drain_timeout", "drain_timeout_seconds")
+    )
+    #: How long a message is leased.
+    visibility_timeout: Annotated[_Seconds, Field(le=MAX_VISIBILITY)] = 300.0
+    #: How long a poll waits for a message.
+    wait_time_seconds: Annotated[_Seconds, Field(le=MAX_WAIT)] = 20.0
+    #: How long the slowest message takes; None means that nobody knows.
+    longest_handler: _Seconds | None = None
+    #: After how long without a sign of life a worker counts as stalled; None means that there is no watchdog.
+    stall_threshold: _Period | None = 720.0
+    #: How long the process has to end before it is killed: ``terminationGracePeriodSeconds`` of Kubernetes,
+    #: ``TimeoutStopSec`` of systemd; None means that nobody knows.
+    grace: _Seconds | None = None
+
+    @model_validator(mode="after")
+    def _refuse_the_impossible(self) -> Self:
+        faults = [fault for fault in (_drain_fault(self), _grace_fault(self)) if fault is not None]
+        if faults:
+            raise ValueError("; ".join(faults))
+        return self
+
+    @property
+    def drain_timeout(self) -> float:
+        """How long messages in hand may take to complete: 1 to 300 seconds, and never longer than the budget."""
+        given = self.shutdown_timeout if self.drain_timeout_seconds is None else self.drain_timeout_seconds
+        return min(max(given, SHORTEST_DRAIN), LONGEST_DRAIN, self.shutdown_timeout)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """One sentence about each time-out that was changed, or that goes badly with another."""
+        # A handler that beats extends its lease and is not stalled, however long it takes: nothing here is impossible.
+        doubts = (_clamp_doubt(self), _lease_doubt(self), _stall_doubt(self), _handler_doubt(self), _grace_doubt(self))
+        return tuple(doubt for doubt in doubts if doubt is not None)
+
+
+def timeouts_of(options: Mapping[str, Any]) -> Timeouts:
+    """Return the time-outs that a caller has given by name.
+
+    Raises:
+        ValueError: if they cannot be kept; one sentence for each that is wrong, which names it.
+    """
+    try:
+        return Timeouts(**options)
+    except ValidationError as error:
+        raise ValueError("; ".join(_sentence(each) for each in error.errors())) from None
+
+
+def _sentence(fault: ErrorDetails) -> str:
+    text = fault["msg"].removeprefix("Value error, ")
+    return f"{fault['loc'][0]}: {text[0].lower()}{text[1:]}, got {describe(fault['input'])}" if fault["loc"] else text
+
+
+def log_warnings(timeouts: Timeouts, background: Sequence[str] = ()) -> None:
+    """Log each of the warnings, and what goes badly with children of background priority, given by their ids."""
+    for warning in (*timeouts.warnings, *filter(None, [_background_doubt(timeouts, background)])):
+        report(logging.WARNING, "%s", warning)
+
+
+def _drain_fault(its: Timeouts) -> str | None:
+    given = its.drain_timeout_seconds
+    # What the clamp takes away is only warned about.
+    if given is None or min(given, LONGEST_DRAIN) <= its.shutdown_timeout:
+        return None
+    return (
+        f"drain_timeout {_plain(given)} is part of shutdown_timeout {_plain(its.shutdown_timeout)}, and cannot be"
+        " longer, so messages would be given up before their drain is over: raise shutdown_timeout or lower"
+        " drain_timeout"
+    )
+
+
+def _grace_fault(its: Timeouts) -> str | None:
+    if its.grace is None or its.grace >= its.shutdown_timeout:
+        return None
+    return (
+        f"grace {_plain(its.grace)} is shorter than shutdown_timeout {_plain(its.shutdown_timeout)}, so the process"
+        " would be killed before its shutdown is over, with messages cut in half: raise grace or lower"
+        " shutdown_timeout"
+    )
+
+
+def _clamp_doubt(its: Timeouts) -> str | None:
+    given = its.drain_timeout_seconds
+    if given is None or given == its.drain_timeout:
+        return None
+    limits = f"within {_plain(SHORTEST_DRAIN)} to {_plain(LONGEST_DRAIN)}"
+    if its.shutdown_timeout < SHORTEST_DRAIN:  # then a drain is as long as that, and no shorter
+        limits = f"as long as shutdown_timeout {_plain(its.shutdown_timeout)}, which is below {_plain(SHORTEST_DRAIN)}"
+    return f"drain_timeout {_plain(given)} is not {limits}, so {_plain(its.drain_timeout)} is used"
+
+
+def _lease_doubt(its: Timeouts) -> str | None:
+    lease, longest = its.visibility_timeout, its.longest_handler
+    if longest is not None and lease <= longest:
+        return (
+            f"visibility_timeout {_plain(lease)} is not longer than longest_handler {_plain(longest)}, so a message"
+            " that takes its longest is delivered to somebody else while it is worked on, unless its handler calls"
+            " beat(): raise visibility_timeout"
+        )
+    if lease <= its.drain_timeout + (longest or 0.0):
+        return (
+            f"visibility_timeout {_plain(lease)} is not longer than"
+            f" {_sum(drain_timeout=its.drain_timeout, longest_handler=longest)}, so a message in hand may be delivered"
+            " to somebody else while it is drained: raise visibility_timeout"
+        )
+    return None
+
+
+def _stall_doubt(its: Timeouts) -> str | None:
+    longest = its.longest_handler
+    # A poll of our own loops is not silence, but others may beat once in a round only, before they poll.
+    if its.stall_threshold is None or its.stall_threshold > its.wait_time_seconds + (longest or 0.0):
+        return None
+    return (
+        f"stall_threshold {_plain(its.stall_threshold)} is not longer than"
+        f" {_sum(wait_time_seconds=its.wait_time_seconds, longest_handler=longest)}, so a healthy loop may be taken for"
+        " stalled, unless its handler calls beat(): raise stall_threshold"
+    )
+
+
+def _handler_doubt(its: Timeouts) -> str | None:
+    longest, budget, drain = its.longest_handler, its.shutdown_timeout, its.drain_timeout
+    if longest is None or longest <= min(drain, NORMAL_SHARE * budget):
+        return None
+    if drain < NORMAL_SHARE * budget:
+        limit, remedy = f"drain_timeout {_plain(drain)}", f"drain_timeout, up to {_plain(LONGEST_DRAIN)}"
+    else:
+        limit = f"{NORMAL_SHARE * 100:g} % of shutdown_timeout {_plain(budget)}, the share of a loop of normal priority"
+        remedy = "shutdown_timeout"
+    return (
+        f"longest_handler {_plain(longest)} is longer than {limit}, so a shutdown gives up a message that takes its"
+        f" longest, and it is delivered again: raise {remedy}, or have the handler ask stop_asked()"
+    )
+
+
+def _background_doubt(its: Timeouts, children: Sequence[str]) -> str | None:
+    longest, share = its.longest_handler, SHARES["background"]
+    if longest is None or not children or not share * its.shutdown_timeout < longest or _handler_doubt(its) is not None:
+        return None
+    named = ", ".join(repr(child) for child in children[:3]) + (", …" if len(children) > 3 else "")  # noqa: PLR2004  a few
+    return (
+        f"longest_handler {_plain(longest)} is longer than {share * 100:g} % of shutdown_timeout"
+        f" {_plain(its.shutdown_timeout)}, the share of children of background priority ({named}), so a shutdown gives"
+        " up a message of theirs that takes its longest, and it is delivered again: raise shutdown_timeout, or have"
+        " the handler ask stop_asked()"
+    )
+
+
+def _grace_doubt(its: Timeouts) -> str | None:
+    enough = its.shutdown_timeout + SPARE_GRACE
+    if its.grace is None or its.grace >= enough:
+        return None
+    return (
+        f"grace {_plain(its.grace)} is less than {_plain(SPARE_GRACE)} s longer than shutdown_timeout"
+        f" {_plain(its.shutdown_timeout)}, so there is hardly time to give back what was in hand and to exit, and"
+        f" Kubernetes counts preStop in as well: raise grace to {_plain(enough)}"
+    )
+
+
+def _sum(**parts: float | None) -> str:
+    """Return what is known of ``parts``, by name and value."""
+    known = [f"{name} {_plain(value)}" for name, value in parts.items() if value is not None]
+    return " and ".join(known) + (" together" if len(known) > 1 else "")
+
+
+def _plain(seconds: float) -> str:
+    # Not rounded: of two numbers that hardly differ it must be seen which is the longer.
+    return str(seconds).removesuffix(".0")

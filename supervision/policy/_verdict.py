@@ -1,0 +1,93 @@
+"""What follows from the end of a child, as a pure function.
+
+    | restart type | normal reason        | other reason         |
+    |--------------|----------------------|----------------------|
+    | permanent    | restart              | restart              |
+    | transient    | stays down           | restart              |
+    | temporary    | spec deleted         | spec deleted         |
+
+Only ends that nobody asked for are judged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+from typing import TYPE_CHECKING, final
+
+from loopwarden.errors import LoopAbandonedError, SupervisorGaveUp
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from loopwarden.supervision.tree._spec import Decision, Restart
+
+__all__ = ["ChildExit", "ExitReason", "Verdict", "exit_of", "judge"]
+
+
+class ExitReason(StrEnum):
+    """Why a child has ended."""
+
+    NORMAL = "normal"  # `run` returned
+    SHUTDOWN = "shutdown"  # it was asked to, or is a supervisor that gave up or shut itself down
+    ERROR = "error"  # it raised
+    KILLED = "killed"  # it was abandoned
+
+    @property
+    def is_normal(self) -> bool:
+        """True for what a transient child is not restarted after."""
+        return self in {ExitReason.NORMAL, ExitReason.SHUTDOWN}
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ChildExit:
+    """The end of a child."""
+
+    reason: ExitReason
+    error: BaseException | None = None
+    #: True if somebody asked for it: then it is not judged.
+    asked: bool = False
+
+
+class Verdict(Enum):
+    """What becomes of a child that has ended by itself."""
+
+    RESTART = "restart"
+    KEEP = "keep"  # it stays down, its spec is kept
+    DROP = "drop"  # its spec is deleted
+    ESCALATE = "escalate"  # the supervisor gives up at once
+
+
+def exit_of(cause: BaseException | None, *, asked: bool) -> ChildExit:
+    """Return how an actor has ended that ended by ``cause``."""
+    if cause is None:
+        return ChildExit(ExitReason.SHUTDOWN if asked else ExitReason.NORMAL, None, asked)
+    # By type(): the class of other people's exceptions may be a property that raises.
+    if issubclass(type(cause), LoopAbandonedError):
+        return ChildExit(ExitReason.KILLED, cause, asked)
+    if issubclass(type(cause), SupervisorGaveUp):
+        return ChildExit(ExitReason.SHUTDOWN, cause, asked)
+    return ChildExit(ExitReason.ERROR, cause, asked)
+
+
+def judge(restart: Restart, ended: ChildExit, decide: Mapping[type[BaseException], Decision]) -> Verdict:
+    """Decide on a child that has ended by itself."""
+    decision = _decision(ended.error, decide)
+    if decision == "escalate":
+        return Verdict.ESCALATE
+    if restart == "temporary":
+        return Verdict.DROP
+    if decision == "stop" or (restart == "transient" and ended.reason.is_normal):
+        return Verdict.KEEP
+    return Verdict.RESTART
+
+
+def _decision(error: BaseException | None, decide: Mapping[type[BaseException], Decision]) -> Decision:
+    if error is None or not decide:
+        return "restart"
+    for kind in type(error).__mro__:
+        for named, decision in decide.items():
+            if named is kind:  # not by hash: other people's classes may have none
+                return decision
+    return "restart"

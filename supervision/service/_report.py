@@ -1,0 +1,170 @@
+"""`ShutdownReport`: how a shutdown went: every phase, every loop, every message that was in hand."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict
+from typing_extensions import override
+
+from loopwarden.actors import MessageFate, ShutdownResult
+from loopwarden.actors.loop._fates import merged_fates
+from loopwarden.supervision.daemons._exit_code import ExitCode
+
+__all__ = [
+    "LAST_SECONDS",
+    "LoopReport",
+    "Phase",
+    "PhaseReport",
+    "ShutdownReport",
+    "exit_code_of",
+    "report_of",
+    "reports_of",
+    "with_left_behind",
+]
+
+#: In this order: intake stops everywhere; what is in hand completes; work beside the loops completes; loops end;
+#: daemons stop and mailboxes are closed.
+Phase: TypeAlias = Literal["not ready", "drain", "offload", "loops", "close"]
+#: What the threads of a loop are called after it, which may be given up.
+THREADS = ("worker", "control", "start")
+
+
+#: Seconds for all that is left to do when the budget is over, or the loops have ended: to give back what was in hand,
+#: to stop daemons, to close mailboxes. It takes milliseconds unless a store hangs, and is less than the spare grace.
+LAST_SECONDS = 3.0
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class PhaseReport(_Part):
+    """How long one phase took."""
+
+    name: Phase
+    duration: float
+    #: False if its time was over before it was done, or it was cut short.
+    completed: bool
+
+
+class LoopReport(_Part):
+    """How one loop ended."""
+
+    #: Its name, after those of the supervisors above it.
+    path: str
+    #: True if it ended by itself, and in time.
+    clean: bool
+    #: True if it was given up, because it did not end in time.
+    abandoned: bool
+    duration: float
+    fates: tuple[MessageFate, ...] = ()
+    error: str | None = None
+    #: Where its threads were when it was given up.
+    stack: str | None = None
+
+
+class ShutdownReport(_Part):
+    """How a shutdown went; as text, in words."""
+
+    #: What asked for it.
+    reason: str
+    exit_code: ExitCode
+    #: Seconds that there were, and that were used.
+    budget: float
+    duration: float
+    phases: tuple[PhaseReport, ...]
+    loops: tuple[LoopReport, ...]
+    #: What ended the tree, if it was not asked to.
+    error: str | None = None
+    #: The threads of this process that were given up, also before the shutdown, and still run.
+    left_behind: tuple[str, ...] = ()
+
+    @property
+    def fates(self) -> tuple[MessageFate, ...]:
+        """What became of every message that was in hand, or received and not started; the last that is known."""
+        return merged_fates(fate for loop in self.loops for fate in loop.fates)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many messages had which fate."""
+        return dict(Counter(fate.fate for fate in self.fates))
+
+    @override
+    def __str__(self) -> str:
+        clean = sum(loop.clean for loop in self.loops)
+        fates = ", ".join(f"{count} {fate}" for fate, count in self.counts.items()) or "none was in hand"
+        lines = [
+            f"shutdown ({self.reason}) took {self.duration:.3f} s of {self.budget:g} s",
+            f"loops: {clean} of {len(self.loops)} ended cleanly",
+            f"messages: {fates}",
+            *(f"{loop.path}: {_what_happened(loop)}" for loop in self.loops if not loop.clean),
+            *(f"phase {each.name!r} was not completed" for each in self.phases if not each.completed),
+            *([f"threads left behind: {', '.join(self.left_behind)}"] if self.left_behind else []),
+            *([] if self.error is None else [f"ended by {self.error}"]),
+            f"exit code {self.exit_code.value} ({self.exit_code.name})",
+        ]
+        return "\n".join(lines)
+
+
+def _what_happened(loop: LoopReport) -> str:
+    if loop.abandoned:
+        return f"given up{'' if loop.stack is None else f', at{chr(10)}{loop.stack.rstrip()}'}"
+    return loop.error or "did not end cleanly"
+
+
+def reports_of(result: ShutdownResult, above: str = "") -> tuple[LoopReport, ...]:
+    """Return the report of each loop below a supervisor."""
+    reports: list[LoopReport] = []
+    for child in result.children:
+        path = f"{above}{child.loop_name}"
+        if child.children:
+            reports += reports_of(child, f"{path}/")
+            continue
+        reports.append(report_of(child, path))
+    return tuple(reports)
+
+
+def report_of(result: ShutdownResult, path: str | None = None) -> LoopReport:
+    """Return the report of one loop."""
+    return LoopReport(
+        path=path or result.loop_name,
+        clean=result.clean_shutdown,
+        abandoned=result.abandoned,
+        duration=result.duration,
+        fates=result.fates,
+        error=result.error,
+        stack=result.stack,
+    )
+
+
+def with_left_behind(loops: tuple[LoopReport, ...], threads: tuple[str, ...]) -> tuple[LoopReport, ...]:
+    """Return the reports of loops, of which none ended cleanly that has left a thread behind."""
+
+    def judge(loop: LoopReport) -> LoopReport:
+        name = loop.path.rpartition("/")[2]
+        left = [each for each in threads if each in {name, *(f"{name}-{kind}" for kind in THREADS)}]
+        if not left or not loop.clean:
+            return loop
+        text = f"given up before the shutdown, and still running: {', '.join(left)}"
+        return loop.model_copy(update={"clean": False, "error": text})
+
+    return tuple(judge(loop) for loop in loops)
+
+
+def exit_code_of(loops: tuple[LoopReport, ...], *, gave_up: bool, in_time: bool, overtime: float) -> ExitCode:
+    """Return what the process says of its end.
+
+    Args:
+        loops: How the loops ended.
+        gave_up: Whether the tree ended by itself, with an error.
+        in_time: Whether all of it ended in time.
+        overtime: Seconds that the shutdown took beyond its budget, whatever kept it: a main thread that got no turn is
+            late as well.
+    """
+    if gave_up:
+        return ExitCode.GAVE_UP
+    if not in_time or overtime > LAST_SECONDS or any(loop.abandoned for loop in loops):
+        return ExitCode.DRAIN_TIMED_OUT
+    return ExitCode.OK

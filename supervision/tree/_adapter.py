@@ -1,0 +1,352 @@
+"""`Life`: one life of a child: what was made for it, launched, watched, and is stopped or given up in the end."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, cast, final
+
+import pykka
+
+from loopwarden._ticket import Ticket, write
+from loopwarden.actors import (
+    ControlActor,
+    DrainRequest,
+    LoopActor,
+    LoopRef,
+    PauseRequest,
+    ShutdownConfirmRequest,
+    ShutdownResult,
+)
+from loopwarden.actors.loop._messages import AbandonRequest, StopSoon
+from loopwarden.actors.loop._protocols import check_loop
+from loopwarden.actors.runtime._actor import ActorExit
+from loopwarden.actors.runtime._zombies import ZOMBIES
+from loopwarden.errors import LoopAbandonedError
+from loopwarden.supervision.tree._drain import CloseDown
+from loopwarden.supervision.tree._pykka_actor import PlainActor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from loopwarden.actors import InHand
+    from loopwarden.actors.loop._protocols import SupportsRun
+    from loopwarden.clock import Clock
+    from loopwarden.supervision.policy._budget import Budget, Priority
+    from loopwarden.supervision.tree._events import SupervisionEvent
+    from loopwarden.supervision.tree._spec import ChildSpec
+
+__all__ = ["ActorLife", "Draining", "Life", "PlainLife", "Watcher", "make_life"]
+
+
+class Watcher(Protocol):
+    """Is told what becomes of a life, on any thread; nothing here blocks."""
+
+    def entered(self) -> None: ...
+
+    def ended(self, ended: ActorExit) -> None: ...
+
+
+class Life(Protocol):
+    """One life of a child; nothing here blocks, except in `make_life`."""
+
+    @property
+    def ref(self) -> pykka.ActorRef[Any]:
+        """Whom to speak to."""
+        ...
+
+    @property
+    def is_supervisor(self) -> bool: ...
+
+    @property
+    def tells_health(self) -> bool:
+        """Whether it answers a `HealthCheckRequest` and a `ShutdownConfirmRequest`, at once."""
+        ...
+
+    @property
+    def ended(self) -> Ticket[ActorExit]:
+        """Resolves when it has ended."""
+        ...
+
+    @property
+    def thread_id(self) -> int | None:
+        """The thread of the actor; None before it runs."""
+        ...
+
+    def is_own_thread(self, thread: int) -> bool:
+        """Say whether that thread would wait for itself if it waited for the end."""
+        ...
+
+    def forward_events(self, listener: Callable[[SupervisionEvent], object]) -> None:
+        """Have the events of a supervisor told to the one above."""
+        ...
+
+    def launch(self, watcher: Watcher) -> None:
+        """Begin it; the watcher is told ``entered``, then ``ended``, or only that."""
+        ...
+
+    def discard(self) -> None:
+        """Let go of it instead of launching it; may block, and calls user code."""
+        ...
+
+    def start_paused(self) -> None:
+        """Let it take no messages until it is resumed; called before the launch."""
+        ...
+
+    def drain(self, budget: Budget, priority: Priority, clock: Clock) -> Draining | None:
+        """Have no more messages taken; None if that cannot be had without stopping it."""
+        ...
+
+    def stop(self, patience: float) -> None:
+        """Ask for the end, which is to take no longer than that; the watcher is told ``ended``."""
+        ...
+
+    def abandon(self, reason: str) -> None:
+        """Give it up; the watcher is told ``ended``."""
+        ...
+
+    def in_hand(self) -> tuple[InHand, ...]:
+        """Return what its workers have in hand, or had at the end."""
+        ...
+
+    def result(self) -> ShutdownResult | None:
+        """Return how the end went, if it tells."""
+        ...
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Draining:
+    """Resolve when no more messages are taken, and when none is in hand any more or its time is over."""
+
+    closed: Ticket[Any]
+    drained: Ticket[Any]
+
+
+def _nothing_to_drain(clock: Clock) -> Draining:
+    ticket: Ticket[None] = Ticket(clock.blocking)
+    ticket.complete(None)
+    return Draining(ticket, ticket)
+
+
+@final
+class ActorLife:
+    """The life of one of our own actors: a loop, a supervisor, or one that a user wrote."""
+
+    def __init__(self, actor: ControlActor, name: str) -> None:
+        self._actor = actor
+        self._name = name
+        self._watcher: Watcher | None = None
+
+    @property
+    def ref(self) -> pykka.ActorRef[Any]:
+        """The actor's own ref."""
+        return self._actor.actor_ref
+
+    @property
+    def is_supervisor(self) -> bool:
+        """Whether it has children of its own, which take their own time to stop."""
+        return self._actor.has_children
+
+    @property
+    def tells_health(self) -> bool:
+        """Whether it is a loop or a supervisor; one that a user wrote may be busy."""
+        return self._actor.answers_shutdown
+
+    @property
+    def ended(self) -> Ticket[ActorExit]:
+        """The actor's own."""
+        return self._actor.ended
+
+    @property
+    def thread_id(self) -> int | None:
+        """The first of the actor's own."""
+        return next(iter(tuple(self._actor.own_threads)), None)
+
+    def is_own_thread(self, thread: int) -> bool:
+        """Ask the actor's ref."""
+        return self._actor.actor_ref.is_own_thread(thread)
+
+    def forward_events(self, listener: Callable[[SupervisionEvent], object]) -> None:
+        """Tell a supervisor where its events go."""
+        if self._actor.has_children:
+            cast("Any", self._actor).forward_events(listener)
+
+    def launch(self, watcher: Watcher) -> None:
+        """Start the actor; a failure to do so is its end."""
+        self._watcher = watcher
+        actor = self._actor
+
+        def ready(ticket: Ticket[None]) -> None:
+            if not ticket.has_failed():
+                watcher.entered()
+
+        actor.ready.on_ready(ready)
+        actor.ended.on_ready(lambda ticket: watcher.ended(ticket.wait(0)))
+        with suppress(RuntimeError):  # then it has ended, and that was told
+            actor.launch()
+
+    def discard(self) -> None:
+        """Tell a loop that it is over, so that it can close what it has opened, and answer whoever spoke to it."""
+        self._actor.discard()
+        if isinstance(self._actor, LoopActor):
+            self._actor.loop.shutdown(timeout=0.0)
+
+    def start_paused(self) -> None:
+        """Tell a loop, or a supervisor, which tells its own."""
+        if isinstance(self._actor, LoopActor) or self._actor.has_children:
+            cast("Any", self._actor).pause_at_start()
+
+    def drain(self, budget: Budget, priority: Priority, clock: Clock) -> Draining | None:
+        """Tell a loop that can be paused, or a supervisor; an actor without messages of its own has nothing to do."""
+        ref = self._actor.actor_ref
+        if isinstance(ref, LoopRef):
+            if not ref.can_pause:
+                return None
+            now = clock.monotonic()
+            drain = DrainRequest(timeout=budget.left(now, priority), lease=budget.left(now))
+            return Draining(ref.send(PauseRequest()), ref.send(drain))
+        draining = Draining(Ticket(clock.blocking), Ticket(clock.blocking))
+        if not self._actor.has_children:
+            return _nothing_to_drain(clock)
+        try:
+            ref.tell(CloseDown(budget, draining.closed, draining.drained))
+        except pykka.ActorDeadError:
+            return _nothing_to_drain(clock)
+        # If it ends without an answer there is nobody left who could take or hold anything.
+        self._actor.ended.on_ready(lambda _: (write(draining.closed, 0), write(draining.drained, 0)))
+        return draining
+
+    def stop(self, patience: float) -> None:
+        """Send it our own message if it understands that, Pykka's otherwise."""
+        ref = self._actor.actor_ref
+        if not self._actor.answers_shutdown:
+            ref.stop(block=False)
+            return
+        with suppress(pykka.ActorDeadError):  # then it has ended, and that was told
+            ref.tell(StopSoon(patience))
+
+    def abandon(self, reason: str) -> None:
+        """Send an `AbandonRequest`; an actor that does not know it is left alone, and counted."""
+        if self._actor.answers_shutdown:
+            self._actor.actor_ref.send(AbandonRequest(reason=reason))
+            return
+        assert self._watcher is not None, "only what was launched is abandoned"
+        ZOMBIES.add(self._name, self._actor.ended)
+        self._actor.disown(LoopAbandonedError(self._name, reason))
+        self._watcher.ended(ActorExit(self._name, LoopAbandonedError(self._name, reason)))
+
+    def in_hand(self) -> tuple[InHand, ...]:
+        """Ask the loop's workers, without a message."""
+        ref = self._actor.actor_ref
+        return ref.in_hand() if isinstance(ref, LoopRef) else ()
+
+    def result(self) -> ShutdownResult | None:
+        """Read it from the closed inbox."""
+        if not self._actor.answers_shutdown or not self._actor.ended.is_ready():
+            return None
+        answer = self._actor.actor_ref.send(ShutdownConfirmRequest())
+        return None if answer.has_failed() else answer.wait(0)
+
+
+@final
+class PlainLife:
+    """The life of an unmodified Pykka actor."""
+
+    is_supervisor = False
+    tells_health = False
+
+    def __init__(self, actor: pykka.ThreadingActor, name: str, clock: Clock) -> None:
+        self._name = name
+        self._watcher: Watcher | None = None
+        #: The actor, with its ends watched.
+        self.plain = PlainActor(actor, name, clock.blocking)
+
+    @property
+    def ref(self) -> pykka.ActorRef[Any]:
+        """Pykka's ref."""
+        return self.plain.actor.actor_ref
+
+    @property
+    def ended(self) -> Ticket[ActorExit]:
+        """Ours: Pykka has none."""
+        return self.plain.ended
+
+    @property
+    def thread_id(self) -> int | None:
+        """The thread that runs the actor."""
+        return self.plain.thread_id
+
+    def is_own_thread(self, thread: int) -> bool:
+        """Compare it with the thread that runs the actor."""
+        return thread == self.plain.thread_id
+
+    def forward_events(self, listener: Callable[[SupervisionEvent], object]) -> None:
+        """Do nothing: it has none."""
+
+    def launch(self, watcher: Watcher) -> None:
+        """Start the actor; a failure to do so is its end."""
+        self._watcher = watcher
+        self.plain.ended.on_ready(lambda ticket: watcher.ended(ticket.wait(0)))
+        self.plain.launch(watcher.entered)
+
+    def discard(self) -> None:
+        """Answer whoever spoke to it."""
+        self.plain.disown()
+
+    def start_paused(self) -> None:
+        """Do nothing: it takes no messages of its own."""
+
+    def drain(self, budget: Budget, priority: Priority, clock: Clock) -> Draining | None:  # noqa: ARG002  as above
+        """Have nothing to do."""
+        return _nothing_to_drain(clock)
+
+    def stop(self, patience: float) -> None:  # noqa: ARG002  it is not told
+        """Send Pykka's own message: it comes after all that the actor was told before."""
+        self.plain.ask_to_stop()
+
+    def abandon(self, reason: str) -> None:
+        """Leave it alone, and count it: it ends when its handler returns."""
+        assert self._watcher is not None, "only what was launched is abandoned"
+        ZOMBIES.add(self._name, self.plain.ended)
+        self.plain.disown()
+        self._watcher.ended(ActorExit(self._name, LoopAbandonedError(self._name, reason)))
+
+    def in_hand(self) -> tuple[InHand, ...]:
+        """Return nothing: it does not tell."""
+        return ()
+
+    def result(self) -> ShutdownResult | None:
+        """Return nothing: it does not tell."""
+        return None
+
+
+def make_life(spec: ChildSpec, clock: Clock, restarts: int) -> Life | None:
+    """Make what the spec says, without launching it; None if its factory says "not now". Calls user code.
+
+    Raises:
+        TypeError: if the factory returns something that cannot be supervised.
+        BaseException: whatever the factory, or the actor's constructor, raises.
+    """
+    if spec.actor is not None:
+        made: object = spec.actor(*spec.args, **spec.kwargs)
+    else:
+        assert spec.start is not None, "a spec has one of the two"
+        made = spec.start()
+    if made is None:
+        return None
+    if isinstance(made, pykka.ActorRef):
+        made.stop(block=False)
+        raise TypeError(f"start must return a loop, or an actor that is not started, but it started {made}")
+    if isinstance(made, ControlActor):
+        if made.is_launched:
+            made.actor_ref.stop(block=False)
+            raise TypeError(f"start must return an actor that is not started, but {made} is")
+        return ActorLife(made, spec.id)
+    if isinstance(made, pykka.ThreadingActor):
+        return PlainLife(made, spec.id, clock)
+    try:
+        check_loop(made)
+    except TypeError as error:
+        raise TypeError(f"start must return a loop or an actor: {error}") from None
+    return ActorLife(LoopActor(cast("SupportsRun", made), spec.id, clock=clock, restarts=restarts), spec.id)

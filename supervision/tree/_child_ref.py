@@ -1,0 +1,225 @@
+"""`ChildRef`: a ref that stays good over restarts."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, final, overload
+
+import pykka
+from typing_extensions import override
+
+from loopwarden._log import describe
+from loopwarden._ticket import Ticket, settle, write
+from loopwarden.actors import (
+    ControlRef,
+    DrainRequest,
+    HealthCheckRequest,
+    LoopRef,
+    PauseRequest,
+    Request,
+    ResumeRequest,
+    ShutdownConfirmRequest,
+    ShutdownRequest,
+    ShutdownResult,
+)
+from loopwarden.actors.loop._messages import AbandonRequest, StallReport
+from loopwarden.actors.runtime._request import TicketCarrier
+from loopwarden.errors import ChildUnavailableError, UnsupportedRequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from loopwarden.supervision.tree._seat import Seat
+
+__all__ = ["ChildRef", "ForChild", "Terminate"]
+
+R = TypeVar("R")
+
+
+#: What the supervisor does for its child, because it outlives it.
+_FOR_SUPERVISOR = (ShutdownRequest, AbandonRequest, StallReport, PauseRequest, DrainRequest, ResumeRequest)
+
+
+@final
+class Terminate(Request[ShutdownResult]):
+    """Terminate the child, and answer when it has ended, however long that takes."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ForChild:
+    """A request that was sent to a child, but is its supervisor's to answer."""
+
+    seat: Seat
+    request: Request[Any]
+
+
+class ChildRef(ControlRef):
+    """A ref to a child, whoever that is just now.
+
+    - A `ShutdownRequest`, or `stop`, terminates the child: it stays down until somebody restarts it.
+    - Health is answered in every state, by its supervisor's knowledge while there is nobody to answer.
+    - Any other request goes to whoever is there, and fails at once with `ChildUnavailableError` if nobody is. What is
+      in the inbox of one that dies fails with it, and is never moved to the next.
+    """
+
+    def __init__(self, seat: Seat, supervisor: ControlRef) -> None:
+        # Not super().__init__(): there is no single actor behind this ref.
+        self.name = seat.child
+        self.actor_urn = f"urn:loopwarden:{supervisor.actor_urn}:{seat.child}"
+        self.actor_class = pykka.ThreadingActor
+        self.ended = seat.ended
+        self.ready = seat.ready
+        self._seat = seat
+        self._supervisor = supervisor
+        self._blocking = seat.clock.blocking
+
+    @override
+    def send(self, message: Request[R]) -> Ticket[R]:
+        """Send a request; return the ticket that it carries, or a new one."""
+        if not issubclass(type(message), TicketCarrier):  # pyright: ignore[reportUnnecessaryIsInstance]  a caller without types
+            raise TypeError(f"send() takes a Request, such as HealthCheckRequest(), got {describe(message)}")
+        request: Request[R] = message  # which the checks below do not narrow
+        life = self._seat.occupant.life
+        asks_state = isinstance(message, HealthCheckRequest | ShutdownConfirmRequest)
+        is_answered_here = asks_state and (life is None or not life.tells_health)
+        if is_answered_here and isinstance(message, HealthCheckRequest):
+            return self._answer(message, self._seat.health())
+        if is_answered_here or isinstance(message, _FOR_SUPERVISOR):
+            return self._supervisor.send_as(ForChild(self._seat, request), request)
+        ref, plain = self._seat.control_ref, self._seat.plain
+        if ref is not None:
+            return ref.send(request)
+        if plain is None:
+            return self._answer(request, None, self._unavailable())
+        ticket: Ticket[R] = request.ticket or Ticket(self._blocking)
+        plain.ask(request).on_ready(lambda answer: settle(ticket, lambda: answer.wait(0)))
+        return ticket
+
+    def _answer(self, message: Request[Any], result: object, error: Exception | None = None) -> Ticket[Any]:
+        ticket: Ticket[Any] = message.ticket or Ticket(self._blocking)
+        write(ticket, result, error)
+        return ticket
+
+    @override
+    def tell(self, message: Any) -> None:
+        """Send a message without asking for an answer.
+
+        Raises:
+            ChildUnavailableError: if nobody is there and the message carries no ticket that could say so.
+        """
+        if issubclass(type(message), TicketCarrier):
+            if message.ticket is None and self._seat.occupant.life is None and not isinstance(message, ShutdownRequest):
+                raise self._unavailable()
+            self.send(message)
+            return
+        plain, ref = self._seat.plain, self._seat.ref
+        if plain is not None:
+            plain.tell(message)
+        elif ref is not None:
+            ref.tell(message)
+        else:
+            raise self._unavailable()
+
+    @overload
+    def ask(self, message: Any, *, block: Literal[False], timeout: float | None = None) -> Ticket[Any]: ...
+
+    @overload
+    def ask(self, message: Any, *, block: Literal[True], timeout: float | None = None) -> Any: ...
+
+    @overload
+    def ask(self, message: Any, *, block: bool = True, timeout: float | None = None) -> Any | Ticket[Any]: ...
+
+    @override
+    def ask(self, message: Any, *, block: bool = True, timeout: float | None = None) -> Any | Ticket[Any]:  # pyright: ignore[reportIncompatibleMethodOverride]  its overloads are Pykka's, with Ticket for Future
+        """Send a message and return the answer, or a ticket for it if not ``block``."""
+        plain, ref = self._seat.plain, self._seat.control_ref
+        ticket: Ticket[Any]
+        if issubclass(type(message), TicketCarrier):
+            ticket = self.send(message)
+        elif plain is not None:
+            ticket = plain.ask(message)
+        elif ref is not None:
+            ticket = ref.ask(message, block=False)
+        else:
+            ticket = Ticket(self._blocking)
+            ticket.fail(self._unavailable())
+        return ticket.wait(timeout) if block else ticket
+
+    @overload
+    def stop(self, *, block: Literal[True], timeout: float | None = None) -> bool: ...
+
+    @overload
+    def stop(self, *, block: Literal[False], timeout: float | None = None) -> Ticket[bool]: ...
+
+    @overload
+    def stop(self, *, block: bool = True, timeout: float | None = None) -> bool | Ticket[bool]: ...
+
+    @override
+    def stop(self, *, block: bool = True, timeout: float | None = None) -> bool | Ticket[bool]:
+        """Terminate the child: it stays down until somebody restarts it.
+
+        Returns:
+            True when it has ended, false if it was down before; or a ticket for that if not ``block``. On a thread of
+            the child itself it does not block, because that would be waiting for itself, and returns false.
+        """
+        was_alive = self.is_alive()
+        life = self._seat.occupant.life
+        request = Terminate()
+        stopped = self._supervisor.send_as(ForChild(self._seat, request), request).map(lambda _: was_alive)
+        if not block:
+            return stopped
+        if life is not None and life.is_own_thread(threading.get_ident()):
+            return False
+        return stopped.wait(timeout)
+
+    @property
+    @override
+    def has_children(self) -> bool:
+        life = self._seat.occupant.life
+        return life is not None and life.is_supervisor
+
+    @override
+    def is_alive(self) -> bool:
+        """Say whether somebody is there."""
+        return self._seat.occupant.life is not None
+
+    @override
+    def proxy(self) -> pykka.ActorProxy[Any]:
+        """Return Pykka's proxy, which stays good over restarts like this ref.
+
+        Raises:
+            ChildUnavailableError: if nobody is there now, whose attributes it could have.
+        """
+        try:
+            return pykka.ActorProxy(actor_ref=self)
+        except pykka.ActorDeadError:
+            raise self._unavailable() from None
+
+    def post(self, work: Callable[[], object]) -> bool:
+        """Hand ``work`` to the loop's worker; false while there is none that is running."""
+        ref = self._seat.ref
+        if ref is None:
+            return False
+        if not isinstance(ref, LoopRef):
+            raise UnsupportedRequestError(str(self), "post()", "it is no loop")
+        return ref.post(work)
+
+    @property
+    def _actor_weakref(self) -> Callable[[], Any]:  # type: ignore[override]  # pyright: ignore[reportIncompatibleVariableOverride]  here it changes with each life
+        """What Pykka's proxy looks for: the actor whose attributes it has."""
+        ref = self._seat.ref
+        return (lambda: None) if ref is None else ref._actor_weakref  # noqa: SLF001  Pykka's proxy reads it too
+
+    def _unavailable(self) -> ChildUnavailableError:
+        now = self._seat.occupant
+        return ChildUnavailableError(self.name, now.state, now.retry_at)
+
+    @override
+    def __str__(self) -> str:
+        return f"child {self.name!r}"
+
+    @override
+    def __repr__(self) -> str:
+        return f"<ChildRef {self.name!r}, {self._seat.occupant.state}>"

@@ -1,0 +1,273 @@
+"""What happened in a supervisor: typed events, the last of which are kept, and all of which can be listened to."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+import weakref
+from collections import deque
+from typing import TYPE_CHECKING, Any, Self, cast, final
+
+import pykka
+from pydantic import BaseModel, ConfigDict
+
+from loopwarden._log import describe, report
+from loopwarden._ticket import Ticket, write
+from loopwarden.actors import InHand
+from loopwarden.errors import ActorDeadError, ChildUnavailableError, TicketTimeoutError
+from loopwarden.supervision.policy._effects import EventKind, Note
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import TracebackType
+
+    from loopwarden._blocking import Blocking
+    from loopwarden.clock import Clock
+
+__all__ = ["EventLog", "EventStream", "SupervisionEvent", "stack_of"]
+
+#: How many events are kept by a supervisor, and by a stream that nobody reads.
+KEPT = 1_000
+#: Real seconds that a reader waits for an event: it only matters when none comes.
+PATIENCE = 30.0
+#: Characters of a trace that are kept.
+LONGEST_STACK = 16_000
+
+
+class SupervisionEvent(BaseModel):
+    """One thing that happened to one child."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    kind: EventKind
+    #: The supervisor in which it happened, and the child it happened to.
+    supervisor: str
+    child: str
+    #: When, in seconds since the epoch.
+    at: float
+    #: What raised, in words.
+    cause: str | None = None
+    #: Where: the trace of the exception, or what the thread was doing when it gave no sign of life.
+    stack: str | None = None
+    #: Which restart this is, or is about; 0 is the first start.
+    attempt: int = 0
+    #: Seconds until the restart.
+    delay: float = 0.0
+    #: Why a child ended (``normal``, ``shutdown``, ``error``, ``killed``), or was given up.
+    reason: str = ""
+    #: Which worker, if it is about one.
+    worker: int | None = None
+    in_hand: tuple[InHand, ...] = ()
+
+
+def stack_of(error: BaseException | None) -> str | None:
+    """Return the trace of an exception as text, so that an event keeps no frame alive; runs no code of its own."""
+    if error is None:
+        return None
+    lines = traceback.format_tb(error.__traceback__)
+    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    if cause is not None and cause.__traceback__ is not None:
+        lines = [*traceback.format_tb(cause.__traceback__), f"{describe(cause)}, and then\n", *lines]
+    text = "".join(lines) + describe(error)
+    return text if len(text) <= LONGEST_STACK else f"{text[:LONGEST_STACK]} and so on"
+
+
+@final
+class EventStream:
+    """Events in order, from the subscription on, for one reader: ``for event in stream`` ends with the supervisor.
+
+    Once it is closed, or dropped, the supervisor tells it nothing more. As a context manager it closes itself.
+    """
+
+    def __init__(self, blocking: Blocking) -> None:
+        self._blocking = blocking
+        self._lock = blocking.lock()  # guards _events together with _waiting
+        self._events: deque[SupervisionEvent] = deque(maxlen=KEPT)
+        self._waiting: Ticket[None] | None = None
+        self._is_over = False
+        #: True once its reader has closed it.
+        self.closed = False
+
+    def put(self, event: SupervisionEvent) -> None:
+        """Add an event and wake the reader; the oldest goes if nobody reads."""
+        with self._lock:
+            if not self.closed:
+                self._events.append(event)
+            waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            write(waiting)
+
+    def end(self) -> None:
+        """Note that there will be no more; wakes the reader, who still gets what is there. For the supervisor."""
+        with self._lock:
+            self._is_over = True
+            waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            write(waiting)
+
+    def close(self) -> None:
+        """Drop what is unread, and take no more; from any thread, and again. A reader that waits is woken, and ends."""
+        with self._lock:
+            self.closed = True
+            self._events.clear()
+        self.end()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        self.close()
+
+    def get(self, timeout: float | None = None) -> SupervisionEvent:
+        """Return the next event.
+
+        Raises:
+            TicketTimeoutError: if there is none after ``timeout`` real seconds.
+            ActorDeadError: if there are no more, because the supervisor has ended.
+            ValueError: if the stream is closed.
+        """
+        event = self._next(timeout)
+        if event is None and self.closed:
+            raise ValueError(f"{self!r} has no events any more: subscribe() gives a new one")
+        if event is None:
+            raise ActorDeadError(f"the supervisor of {self!r}")
+        return event
+
+    def wait_for(
+        self, kind: EventKind | str, child: str | None = None, timeout: float | None = PATIENCE
+    ) -> SupervisionEvent:
+        """Return the next event of that kind, dropping those before it.
+
+        Args:
+            kind: Of which kind.
+            child: Of which child; any if not given.
+            timeout: Real seconds without any event; in a simulation simulated ones, and without limit if not given.
+
+        Raises:
+            ValueError: if there is no such kind.
+            TicketTimeoutError: if nothing happens for ``timeout`` seconds; it says what has happened.
+            ActorDeadError: if there are no more, because the supervisor has ended.
+            ValueError: also if the stream is closed.
+        """
+        kind, dropped = EventKind(kind), deque[str](maxlen=10)
+        if timeout is PATIENCE and self._blocking.is_virtual:  # this very object: nobody has said anything
+            timeout = None
+        while True:
+            try:
+                event = self.get(timeout)
+            except TicketTimeoutError:
+                whose = "" if child is None else f" of child {child!r}"
+                before = ", ".join(dropped) or "nothing"
+                text = f": no {kind.value!r}{whose}, but {before}"
+                raise TicketTimeoutError(timeout or 0.0, text) from None
+            if event.kind is kind and child in {None, event.child}:
+                return event
+            dropped.append(f"{event.kind.value} {event.child}")
+
+    def __iter__(self) -> Iterator[SupervisionEvent]:
+        """Return the events as they happen, until the supervisor has ended, or the stream is closed."""
+        while (event := self._next(None)) is not None:
+            yield event
+
+    def _next(self, timeout: float | None) -> SupervisionEvent | None:
+        while True:
+            with self._lock:
+                if self._events:
+                    return self._events.popleft()
+                if self._is_over:
+                    return None
+                waiting = self._waiting = Ticket(self._blocking)
+            waiting.wait(timeout)  # woken by put, end and close
+
+    def __repr__(self) -> str:
+        return "<EventStream, closed>" if self.closed else f"<EventStream, {len(self._events)} unread>"
+
+
+@final
+class EventLog:
+    """The last events of one supervisor, and who listens; belongs to that supervisor's thread."""
+
+    def __init__(self, supervisor: str, clock: Clock) -> None:
+        self._supervisor = supervisor
+        self._clock = clock
+        #: Takes each event too: the supervisor above.
+        self.forward: Callable[[SupervisionEvent], object] | None = None
+        self._kept: deque[SupervisionEvent] = deque(maxlen=KEPT)
+        # Streams are held weakly: one that its reader has dropped is never read.
+        self._streams: list[weakref.ref[EventStream]] = []
+        self._listeners: list[pykka.ActorRef[Any]] = []
+
+    def note(self, kind: EventKind, child: str, *, cause: BaseException | None = None, **fields: Any) -> None:
+        """Make an event of it, and add that."""
+        text = None if cause is None else describe(cause)
+        at = self._clock.wall()
+        self.add(SupervisionEvent(kind=kind, supervisor=self._supervisor, child=child, at=at, cause=text, **fields))
+
+    def take(self, note: Note, in_hand: tuple[InHand, ...]) -> None:
+        """Make an event of what a family has noted, and say in the log what nobody else says there."""
+        is_exit = note.kind is EventKind.EXITED
+        has_stack = is_exit or note.kind is EventKind.START_FAILED  # the others follow from one of these
+        self.note(
+            note.kind,
+            note.child,
+            cause=note.error,
+            stack=stack_of(note.error) if has_stack else None,
+            attempt=note.attempt,
+            delay=note.delay,
+            reason=note.reason,
+            in_hand=in_hand if is_exit else (),
+        )
+        if note.kind is EventKind.START_FAILED:
+            report(logging.WARNING, "child %r could not be started: %s", note.child, describe(note.error))
+        elif note.kind is EventKind.RESTARTING:
+            report(logging.INFO, "child %r is started again in %.1f s", note.child, note.delay)
+        elif note.kind is EventKind.CHILD_GAVE_UP:
+            report(logging.ERROR, "child %r failed too often, and stays down: %s", note.child, describe(note.error))
+
+    def add(self, event: SupervisionEvent) -> None:
+        """Keep an event, and tell it to those who listen; an actor that has ended listens no more."""
+        self._kept.append(event)
+        for stream in self._open_streams():
+            stream.put(event)
+        for listener in tuple(self._listeners):
+            try:
+                listener.tell(event)
+            except Exception as error:  # noqa: BLE001  whoever it is, it must not end the supervisor
+                if isinstance(error, ChildUnavailableError) and not cast("Any", listener).ended.is_ready():
+                    continue  # it is being restarted, and listens again when it is back
+                self.unsubscribe(listener)
+                if not isinstance(error, pykka.ActorDeadError):
+                    report(logging.WARNING, "%r listens no more", listener, error=error)
+        if self.forward is not None:
+            self.forward(event)
+
+    def subscribe(self, listener: EventStream | pykka.ActorRef[Any]) -> None:
+        """Tell a stream or an actor each event from now on."""
+        if isinstance(listener, EventStream):
+            self._open_streams()  # forgets the others
+            self._streams.append(weakref.ref(listener))
+        else:
+            self._listeners.append(listener)
+
+    def unsubscribe(self, listener: EventStream | pykka.ActorRef[Any]) -> None:
+        """Tell it no more."""
+        self._listeners = [each for each in self._listeners if each is not listener]
+        self._streams = [each for each in self._streams if each() is not listener]
+
+    def close(self) -> None:
+        """Let the streams end."""
+        for stream in self._open_streams():
+            stream.end()
+
+    def _open_streams(self) -> list[EventStream]:
+        """Return the streams that somebody may read; the others are forgotten."""
+        streams = [(each, stream) for each in self._streams if (stream := each()) is not None and not stream.closed]
+        self._streams = [each for each, _ in streams]
+        return [stream for _, stream in streams]
+
+    @property
+    def kept(self) -> tuple[SupervisionEvent, ...]:
+        """The last events, oldest first."""
+        return tuple(self._kept)

@@ -1,0 +1,203 @@
+"""`Tenure`: one child's stay with its supervisor, from the call of its factory to its end."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, final
+
+from loopwarden._log import describe, report
+from loopwarden.actors import MessageFate, ShutdownResult
+from loopwarden.actors.loop._stack import stack_of
+from loopwarden.supervision.tree._reports import FromBelow, Made, Reporter, TimedOut
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from loopwarden._blocking import Slot
+    from loopwarden._thread_cache import Crew
+    from loopwarden._ticket import Ticket
+    from loopwarden.clock import Clock, Timer
+    from loopwarden.supervision.tree._adapter import Life
+    from loopwarden.supervision.tree._spec import ChildSpec
+
+__all__ = ["Beginning", "Tenure"]
+
+#: Seconds that a child has to stop, if its spec does not say.
+PATIENCE = 5.0
+#: Seconds that an actor has to end once it was abandoned, which takes it milliseconds; a supervisor has more, because
+#: it abandons its children first.
+LAST_SECONDS = 3.0
+
+
+@final
+@dataclass(slots=True, eq=False)
+class Beginning:
+    """The start of a child, for those who look whether it hangs."""
+
+    #: In the clock's monotonic seconds.
+    since: float
+    #: Seconds that it may take, after which the supervisor itself gives it up; None if it does not.
+    limit: float | None
+    #: The thread of the factory; written by that thread.
+    thread_id: int | None = None
+
+
+@final
+@dataclass(slots=True, eq=False)
+class Tenure:
+    """One stay; only its supervisor's thread touches it."""
+
+    spec: ChildSpec
+    incarnation: int
+    #: Takes what is to be reported to the supervisor.
+    put: Callable[[object], None]
+    #: Nobody yet while the factory is at work.
+    life: Life | None = None
+    #: Resolves when the factory has returned.
+    made: Ticket[None] | None = None
+    #: Since when it starts; None once it is up.
+    beginning: Beginning | None = None
+    has_entered: bool = False
+    #: What those are told who wait for its end; one for all of them, or each would stay until then.
+    confirmed: Ticket[ShutdownResult] | None = None
+    is_stopping: bool = False
+    #: When it was asked to end, in monotonic seconds.
+    stopping_since: float | None = None
+    is_abandoned: bool = False
+    #: Why it was abandoned.
+    reason: str = ""
+    #: Counts the alarms: one that rang just before it was cancelled must not be taken for the next.
+    alarm: int = 0
+    # Runs out when it has had its time to start, or to stop.
+    _timer: Timer | None = None
+    # What the factory has made, or that nobody waits for it any more, whichever comes first.
+    _outcome: Slot[Made | None] | None = None
+
+    def begin(self, crew: Crew, make: Callable[[], Life | None], clock: Clock) -> None:
+        """Have the factory called, within the time that the spec allows."""
+        outcome: Slot[Made | None] = clock.blocking.slot()
+        self._outcome = outcome
+        beginning = self.beginning = Beginning(clock.monotonic(), self.spec.start_timeout)
+        if self.spec.start_timeout is not None:
+            self.set_timer(self.spec.start_timeout, clock, "start")
+
+        def job() -> None:
+            beginning.thread_id = threading.get_ident()
+            try:
+                made = Made(self.incarnation, make())
+            except BaseException as error:  # noqa: BLE001  isolates user code: it is why the start failed
+                describe(error)  # here, where other people's code may take its time
+                made = Made(self.incarnation, error=error)
+            if outcome.setdefault(0, made) is made:
+                self.put(made)
+                return
+            text = "start of child %r, which was given up, has come to an end: %s"
+            report(logging.WARNING, text, self.spec.id, "it raised" if made.error else "what it made is not used")
+            if made.life is not None:
+                made.life.discard()
+
+        try:
+            self.made = crew.submit(job)
+        except RuntimeError as error:  # no thread for it
+            self.put(Made(self.incarnation, error=error))
+
+    def give_up_start(self) -> Life | None:
+        """Let whatever the factory may still make be discarded; return what it has made just now."""
+        assert self._outcome is not None, "it has begun"
+        made = self._outcome.setdefault(0, None)
+        return None if made is None else made.life
+
+    def enter(self) -> None:
+        """Note that it is up."""
+        self.has_entered = True
+        self.end_start()
+
+    def end_start(self) -> None:
+        """Note that it need not start in time any more, because it is up, or each of its children has its own time."""
+        self.beginning = None
+        if not self.is_stopping:  # otherwise the timer is that of the stop
+            self.cancel_timer()
+
+    def where_it_starts(self) -> str | None:
+        """Return the stack of the thread that starts it; None if it is up."""
+        if self.beginning is None:
+            return None
+        return stack_of(self.beginning.thread_id if self.life is None else self.life.thread_id)
+
+    def launch(self, life: Life) -> None:
+        """Begin a life."""
+        if life.is_supervisor:
+            self.end_start()
+        life.forward_events(lambda event: self.put(FromBelow(event)))
+        life.launch(Reporter(self.incarnation, self.put))
+
+    def stop(self, wanted: float, clock: Clock, most: float = math.inf) -> None:
+        """Ask for the end, within what the spec allows, or ``wanted`` seconds if that is more, but never ``most``."""
+        self.is_stopping = True
+        if self.stopping_since is None:
+            self.stopping_since = clock.monotonic()
+        patience = min(self.patience(wanted), most)
+        if self.life is not None:
+            # A supervisor below is not cut short, but its children are told how long they have.
+            self.life.stop(wanted if self.is_supervisor else patience)
+        if patience != math.inf:
+            self.set_timer(patience, clock)
+        elif self.life is not None:  # a factory that hangs has still its time to start
+            self.cancel_timer()
+
+    def set_timer(self, seconds: float, clock: Clock, what: str = "stop") -> None:
+        """Have it reported if it has not ended by then, or is not up."""
+        self.cancel_timer()
+        timed_out = self.time_out()
+        try:
+            self._timer = clock.call_later(seconds, lambda: self.put(timed_out))
+        except RuntimeError as error:  # no thread for timers
+            report(logging.WARNING, "the %s of child %r has no time-out", what, self.spec.id, error=error)
+            if self.life is None and self.is_stopping:  # a factory that hangs would never be heard of again
+                self.put(timed_out)
+
+    def wait_for_the_end(self, clock: Clock) -> None:
+        """Report it once more if it does not end although it was abandoned, because its actor hangs too."""
+        self.cancel_timer()
+        timed_out, seconds = self.time_out(), LAST_SECONDS * (5 if self.is_supervisor else 1)
+        with suppress(RuntimeError):  # no thread for timers: then it is waited for
+            self._timer = clock.call_later(seconds, lambda: self.put(timed_out))
+
+    def time_out(self) -> TimedOut:
+        """Return what is reported when its time is over, as things are now."""
+        return TimedOut(self.incarnation, self.alarm)
+
+    def cancel_timer(self) -> None:
+        """Note that it has ended in time, or has another time-out."""
+        self.alarm += 1
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def stopping_for(self, clock: Clock) -> float:
+        """Return the seconds since it was asked to end; 0 if nobody has."""
+        return 0.0 if self.stopping_since is None else clock.monotonic() - self.stopping_since
+
+    def result_so_far(self, clock: Clock) -> ShutdownResult:
+        """Say how it stands with one that has not ended."""
+        in_hand = () if self.life is None else self.life.in_hand()
+        fates = tuple(MessageFate(message_id=each.message_id, fate="extended") for each in in_hand)
+        return ShutdownResult(
+            loop_name=self.spec.id, clean_shutdown=False, duration=self.stopping_for(clock), fates=fates
+        )
+
+    @property
+    def is_supervisor(self) -> bool:
+        """True if it has children of its own."""
+        return self.life is not None and self.life.is_supervisor
+
+    def patience(self, wanted: float = 0.0) -> float:
+        """Return the seconds that it has to stop."""
+        if isinstance(self.spec.shutdown, float | int):
+            return max(self.spec.shutdown, wanted)
+        if self.is_supervisor:
+            return math.inf
+        return max(PATIENCE, wanted)

@@ -1,0 +1,278 @@
+"""`PlainActor`: an unmodified Pykka actor whose every end is seen, once, and reaches nobody else.
+
+Pykka tells nobody when ``on_start`` raises, stops all actors of the process when anything raises a ``BaseException``,
+and leaves those waiting whose message comes too late. The class stays as it is: only this instance is wrapped.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast, final
+
+import pykka
+from typing_extensions import override
+
+from loopwarden._blocking import SYSTEM
+from loopwarden._log import describe, report
+from loopwarden._ticket import Ticket, write
+from loopwarden.actors.runtime._actor import ActorExit
+from loopwarden.actors.runtime._registry import register, unregister
+from loopwarden.errors import ActorDeadError
+
+# Pykka's poison pill: whoever tells one end from another must know it.
+from pykka.messages import _ActorStop  # pyright: ignore[reportPrivateUsage]  # isort: skip  it has no public name
+from pykka._envelope import Envelope  # isort: skip  likewise
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from loopwarden._blocking import Blocking, WorkQueue
+
+__all__ = ["PlainActor"]
+
+_WAKE: Envelope[Any] = Envelope(_ActorStop())
+
+
+@final
+class _ReplyTo(pykka.Future[Any]):
+    """Takes a reply for a ticket; one that nobody takes is dropped, where Pykka's own actor would be ended by it."""
+
+    def __init__(self, ticket: Ticket[Any]) -> None:
+        super().__init__()
+        self._ticket = ticket
+
+    @override
+    def get(self, *, timeout: float | None = None) -> Any:
+        return self._ticket.wait(timeout)
+
+    @override
+    def set(self, value: Any = None) -> None:
+        write(self._ticket, value)
+
+    @override
+    def set_exception(
+        self,
+        exc_info: tuple[type[BaseException] | None, BaseException | None, TracebackType | None] | None = None,
+    ) -> None:
+        with suppress(Exception):
+            self._ticket.set_exception(exc_info)
+
+
+@final
+class PlainActor:
+    """Runs one Pykka actor on one of our threads."""
+
+    def __init__(self, actor: pykka.ThreadingActor, name: str, blocking: Blocking) -> None:
+        self.actor = actor
+        self._hooked = cast("Any", actor)  # what is replaced below is private to Pykka
+        self._name = name
+        self._blocking = blocking
+        self._put: Callable[[Any], None] = actor.actor_inbox.put
+        self._cause: BaseException | None = None
+        self._was_asked = False
+        self._stops_itself = False
+        self._is_closed = False
+        #: The thread that runs it.
+        self.thread_id: int | None = None
+        #: Resolves once, when the actor's thread has nothing more to do.
+        self.ended: Ticket[ActorExit] = Ticket(blocking)
+        self._entered: Callable[[], None] = lambda: None
+        self._in_hand: Envelope[Any] | None = None
+        self._wrap()  # before anybody can speak to it
+
+    def launch(self, entered: Callable[[], None]) -> None:
+        """Start it; ``entered`` is called, on its thread, when ``on_start`` has returned."""
+        self._entered = entered
+        register(self.actor.actor_ref)
+        try:
+            self._blocking.start_thread(self._run, f"{self._name}-actor")
+        except RuntimeError as error:
+            self._cause = error
+            self._finish()
+
+    def ask_to_stop(self) -> None:
+        """Have it stop after what it was told before."""
+        with suppress(pykka.ActorDeadError):
+            self.actor.actor_ref.tell(_ActorStop())
+
+    def ask(self, message: object) -> Ticket[Any]:
+        """Ask it; the ticket resolves also if the actor ends first."""
+        ticket: Ticket[Any] = Ticket(self._blocking)
+        self.actor.actor_inbox.put(Envelope(message, reply_to=_ReplyTo(ticket)))
+        return ticket
+
+    def tell(self, message: object) -> None:
+        """Tell it something.
+
+        Raises:
+            ActorDeadError: if it has ended, or takes nothing any more.
+        """
+        if self.actor.actor_stopped.is_set():
+            raise ActorDeadError(self._name, self._cause)
+        self.actor.actor_inbox.put(Envelope(message))
+
+    def disown(self) -> None:
+        """Let it end as soon as its handler returns, and speak to nobody meanwhile."""
+        unregister(self.actor.actor_ref)
+        self.actor.actor_stopped.set()
+        self._close_inbox()
+        if (in_hand := self._in_hand) is not None:
+            self._refuse(in_hand)
+        self._put(_WAKE)  # it may be waiting for a message, and looks at the flag only after one
+
+    def _wrap(self) -> None:
+        hooked = self._hooked
+        set_up, receive, stop = (
+            hooked._actor_loop_setup,  # noqa: SLF001  Pykka's extension points, pinned to its major version
+            hooked._handle_receive,  # noqa: SLF001  as above
+            self.actor.stop,
+        )
+
+        def set_up_and_tell() -> None:
+            set_up()
+            if not self.actor.actor_stopped.is_set():
+                self._entered()
+            elif self._cause is None:  # it was given up meanwhile, and what it has opened is to be closed
+                self.actor.on_stop()
+
+        def record_failure(_kind: Any, error: BaseException | None, _trace: Any) -> None:
+            # Not Pykka's own, which logs it too, without the name of the child.
+            if not self._record(error):
+                report(logging.ERROR, "a hook of %s raised", self._name, error=error)
+            unregister(self.actor.actor_ref)
+            self.actor.actor_stopped.set()
+
+        def stop_itself() -> None:
+            self._stops_itself = True
+            stop()
+
+        hooked._actor_loop_teardown = lambda: None  # noqa: SLF001  as above; `_finish` answers what is left, with the cause
+        hooked._actor_loop_setup = set_up_and_tell  # noqa: SLF001  as above
+        hooked._handle_failure = record_failure  # noqa: SLF001  as above
+        hooked._handle_receive = partial(self._receive_alone, receive)  # noqa: SLF001  as above
+        hooked.stop = stop_itself
+        self._wrap_inbox()
+
+    def _receive_alone(self, receive: Callable[[Any], Any], message: Any) -> Any:
+        try:
+            # By type(): the class of other people's objects may be a property that raises.
+            if type(message) is _ActorStop and not self._stops_itself:
+                self._was_asked = True
+            return receive(message)
+        except Exception:
+            raise
+        except BaseException as error:  # isolates user code: Pykka would stop all actors
+            self._end_by(error)
+            in_hand = self._in_hand
+            if in_hand is None or in_hand.reply_to is None:
+                return None  # raised, it would be a failure, for which Pykka has another hook
+            raise ActorDeadError(self._name, error) from error
+
+    def _wrap_inbox(self) -> None:
+        inbox = cast("Any", self.actor.actor_inbox)
+        is_pykkas_own = type(self.actor)._create_actor_inbox is pykka.ThreadingActor._create_actor_inbox  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  as above
+        if is_pykkas_own and self._blocking is not SYSTEM:
+            self._move_to_seam(inbox)
+        put, get = inbox.put, inbox.get
+        self._put = put
+
+        def get_and_note(*args: Any, **kwargs: Any) -> Any:
+            if args or kwargs:  # not the actor's own loop
+                return get(*args, **kwargs)
+            self._in_hand = None
+            envelope = self._in_hand = get()
+            return envelope
+
+        def put_and_look(envelope: Any) -> None:
+            put(envelope)
+            if self._is_closed:  # put first, look second; closing does it in the other order
+                self._flush()
+
+        inbox.put, inbox.get = put_and_look, get_and_note
+
+    def _move_to_seam(self, inbox: Any) -> None:
+        """Let the actor wait for messages where tests see it; its refs know this very queue, so it stays."""
+        waiting: WorkQueue[Any] = self._blocking.queue()
+        with suppress(queue.Empty):
+            while True:
+                waiting.put(inbox.get_nowait())
+        inbox.put, inbox.get, inbox.get_nowait, inbox.empty = (
+            waiting.put,
+            waiting.get,
+            waiting.get_nowait,
+            waiting.empty,
+        )
+
+    def _run(self) -> None:
+        self.thread_id = threading.get_ident()
+        try:
+            self._hooked._actor_loop()  # noqa: SLF001  Pykka's own loop
+        except BaseException as error:  # noqa: BLE001  isolates user code
+            if not self._record(error):
+                report(logging.ERROR, "a hook of %s raised", self._name, error=error)
+        self._finish()
+
+    def _finish(self) -> None:
+        unregister(self.actor.actor_ref)
+        self.actor.actor_stopped.set()
+        self._close_inbox()
+        if self._cause is not None:
+            report(logging.ERROR, "%s was ended by %s", self._name, describe(self._cause), error=self._cause)
+        write(self.ended, ActorExit(self._name, self._cause, self._was_asked))
+
+    def _end_by(self, error: BaseException) -> None:
+        """End after something worse than an ``Exception``; the hook is ``on_stop``, as in Pykka."""
+        has_stopped = self.actor.actor_stopped.is_set()
+        self._record(error)
+        if has_stopped:  # it was `on_stop` itself that raised
+            return
+        try:
+            self._hooked._stop()  # noqa: SLF001  Pykka's own
+        except BaseException as another:  # noqa: BLE001  isolates user code
+            report(logging.ERROR, "a hook of %s raised", self._name, error=another)
+
+    def _record(self, error: BaseException | None) -> bool:
+        """Note why it ends; false if that is known: the first is why, what its handling raises comes after it."""
+        if self._cause is not None:
+            return False
+        if error is not None:
+            describe(error)
+            self._cause = error
+        return True
+
+    def _close_inbox(self) -> None:
+        self._is_closed = True
+        self._flush()
+
+    def _flush(self) -> None:
+        inbox = cast("WorkQueue[Envelope[Any]]", self.actor.actor_inbox)  # Pykka's queue has those methods too
+        has_seen_wake = False
+        while True:
+            try:
+                envelope = inbox.get_nowait()
+            except queue.Empty:
+                if has_seen_wake:
+                    self._put(_WAKE)  # it is for the actor
+                return
+            if envelope is _WAKE:
+                has_seen_wake = True
+            else:
+                self._refuse(envelope)
+
+    def _refuse(self, envelope: Envelope[Any]) -> None:
+        if envelope.reply_to is None:
+            return
+        error = ActorDeadError(self._name, self._cause)
+        with suppress(Exception):  # somebody else's future may have been written already
+            if isinstance(envelope.message, _ActorStop):
+                envelope.reply_to.set(None)
+            else:
+                envelope.reply_to.set_exception((ActorDeadError, error, None))
+
+    def __repr__(self) -> str:
+        return f"<PlainActor {self._name!r}, {'ended' if self.ended.is_ready() else 'not ended'}>"

@@ -1,0 +1,129 @@
+"""The control messages of a supervisor: what it can be told, and what it answers."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import pykka
+from pydantic import BaseModel, ConfigDict, Field
+
+from loopwarden.actors import Request, ShutdownResult
+from loopwarden.supervision.policy._child import ChildState
+from loopwarden.supervision.tree._child_ref import ChildRef
+from loopwarden.supervision.tree._events import EventStream, SupervisionEvent
+from loopwarden.supervision.tree._spec import ChildSpec
+
+__all__ = [
+    "ChildCounts",
+    "ChildInfo",
+    "ChildSpecRequest",
+    "CountChildrenRequest",
+    "DeleteChildRequest",
+    "EventsRequest",
+    "ResizeRequest",
+    "RestartChildRequest",
+    "StartChildRequest",
+    "SubscribeRequest",
+    "TerminateChildRequest",
+    "UnsubscribeRequest",
+    "WhichChildRequest",
+    "WhichChildrenRequest",
+]
+
+_Name = Annotated[str, Field(min_length=1)]
+
+
+class _Answer(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, arbitrary_types_allowed=True)
+
+
+class ChildInfo(_Answer):
+    """One child, as its supervisor sees it."""
+
+    id: str
+    state: ChildState
+    is_supervisor: bool
+    restarts: int
+    #: When it is started again, in monotonic seconds, if it is backing off.
+    retry_at: float | None
+    #: What ended it last, or kept it from starting.
+    last_error: str | None
+    #: The ref that stays good over restarts; no part of the wire form.
+    ref: ChildRef = Field(exclude=True, repr=False)
+
+
+class ChildCounts(_Answer):
+    """How many children there are."""
+
+    #: Specs, whether running or not.
+    specs: int
+    #: Children that are really alive.
+    active: int
+    supervisors: int
+    workers: int
+
+
+class StartChildRequest(Request[ChildRef]):
+    """Add a child and start it; answered when it is running, or with `StartFailed`, and then it is not kept."""
+
+    child: ChildSpec
+
+
+class TerminateChildRequest(Request[ShutdownResult]):
+    """Stop a child, which then stays down; a temporary one is forgotten. Answered when it is down."""
+
+    id: _Name
+
+
+class RestartChildRequest(Request[ChildRef]):
+    """Start a child that is down; answered when it is running. It counts for no intensity."""
+
+    id: _Name
+
+
+class DeleteChildRequest(Request[None]):
+    """Forget a child that is down."""
+
+    id: _Name
+
+
+class WhichChildrenRequest(Request[tuple[ChildInfo, ...]]):
+    """Say which children there are, in start order."""
+
+
+class WhichChildRequest(Request[ChildInfo]):
+    """Say how one child is."""
+
+    id: _Name
+
+
+class CountChildrenRequest(Request[ChildCounts]):
+    """Say how many children there are."""
+
+
+class ChildSpecRequest(Request[ChildSpec]):
+    """Return the spec of a child."""
+
+    id: _Name
+
+
+class ResizeRequest(Request[tuple[ChildRef, ...]]):
+    """Let a pool have that many children: the youngest go, or new ones are started. Answered when that is done."""
+
+    size: Annotated[int, Field(ge=0)]
+
+
+class EventsRequest(Request[tuple[SupervisionEvent, ...]]):
+    """Return the last events, oldest first."""
+
+
+class SubscribeRequest(Request[None]):
+    """Tell a stream, or an actor, each event from now on, also those of supervisors below."""
+
+    listener: EventStream | pykka.ActorRef[Any]
+
+
+class UnsubscribeRequest(Request[None]):
+    """Tell it no more."""
+
+    listener: EventStream | pykka.ActorRef[Any]

@@ -1,0 +1,187 @@
+"""`ChildSpec` and `SupervisorSpec`: what to supervise and how, as data that is checked before anything starts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Literal, Self, TypeAlias, TypedDict, cast
+
+import pykka
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    model_validator,
+)
+from typing_extensions import override
+
+from loopwarden._backoff import Backoff
+from loopwarden._log import describe
+from loopwarden.supervision.policy._budget import Priority
+
+__all__ = ["AutoShutdown", "ChildSpec", "Decision", "Restart", "Strategy", "SupervisorOptions", "SupervisorSpec"]
+
+Strategy: TypeAlias = Literal["one_for_one", "one_for_all", "rest_for_one"]
+Restart: TypeAlias = Literal["permanent", "transient", "temporary"]
+AutoShutdown: TypeAlias = Literal["never", "any_significant", "all_significant"]
+Decision: TypeAlias = Literal["restart", "stop", "escalate"]
+
+_Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_Period = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_Patience = Annotated[float, Field(ge=0)]
+_Count = Annotated[int, Field(ge=0)]
+
+
+def _check_printable(name: str) -> str:
+    """Refuse what would write more into a log, or onto a terminal, than a name."""
+    if not name.isprintable():
+        raise ValueError(f"must be printable, without line breaks and control characters, got {name!r}")
+    return name
+
+
+_Name = Annotated[str, Field(min_length=1), AfterValidator(_check_printable)]
+
+
+def _as_tuple(children: object) -> object:
+    """Take a list as well."""
+    return tuple(cast("list[object]", children)) if isinstance(children, list) else children
+
+
+class _Spec(BaseModel):
+    """A spec: frozen, strict, and with errors that say whose field is wrong."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, arbitrary_types_allowed=True)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _name_the_culprit(cls, data: object, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        try:
+            spec = handler(data)
+            fault = spec._find_contradiction()  # noqa: SLF001  its own class
+        except ValidationError as error:
+            fault = "; ".join(_fault(each["loc"], each["msg"]) for each in error.errors(include_context=False))
+        else:
+            if fault is None:
+                return spec
+        fields = cast("dict[str, object]", data) if isinstance(data, dict) else {}
+        whose = fields.get("id", fields.get("name"))
+        raise ValueError(f"{'child' if 'id' in cls.model_fields else 'supervisor'} {describe(whose)}: {fault}")
+
+    def _find_contradiction(self) -> str | None:
+        """Return what is wrong with fields that are each good for themselves."""
+        return None
+
+
+def _fault(place: tuple[int | str, ...], text: str) -> str:
+    field = ".".join(str(part) for part in place)
+    text = text.removeprefix("Value error, ")
+    return f"{field}: {text}" if field else text
+
+
+class ChildSpec(_Spec):
+    """One child: how it is started, when it is started again, how it is stopped.
+
+    Either ``start``, which is called for each new life of the child and returns a new loop, one of our actors that is
+    not launched yet (a `Supervisor`, say), or None for "not now"; or ``actor``, a Pykka actor class, unmodified.
+
+    >>> from loopwarden.testing import ProbeLoop
+    >>> ChildSpec(id="resize", start=ProbeLoop).restart
+    'permanent'
+    """
+
+    #: What it is called, once in its supervisor.
+    id: _Name
+    #: Makes the loop or the actor; called on a helper's thread, so it may block.
+    start: Callable[[], object] | None = None
+    #: A Pykka actor's class, with what its constructor takes.
+    actor: type[pykka.ThreadingActor] | None = None
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = Field(default_factory=dict[str, Any])
+    #: Seconds to start in: for ``start`` to return, or for the actor to be made and its ``on_start`` to return. A start
+    #: that takes longer has failed like one that raises, and its thread is given up. Of a supervisor only the making
+    #: counts, because each of its children has its own; None means no limit but the watchdog's.
+    start_timeout: _Period | None = 60.0
+    #: ``permanent`` is always started again, ``transient`` if it failed, ``temporary`` never.
+    restart: Restart = "permanent"
+    #: Seconds to stop in, before it is abandoned; ``"brutal_kill"`` gives it none. None means 5 seconds, and for a
+    #: supervisor as long as its own children take.
+    shutdown: _Patience | Literal["brutal_kill"] | None = None
+    #: How much of the time of a shutdown it may use: ``background`` 50 %, ``normal`` 80 %, ``critical`` all of it. Of a
+    #: supervisor each child has its own.
+    priority: Priority = "normal"
+    #: Whether its end may end the supervisor; see `SupervisorSpec.auto_shutdown`.
+    significant: bool = False
+    #: How many restarts in ``period`` seconds it may have for itself; None leaves that to the supervisor. After more it
+    #: stays down, and its siblings go on.
+    intensity: _Count | None = None
+    period: _Period = 30.0
+    #: How long to wait before it is started again; None means as its supervisor does.
+    backoff: Backoff | None = None
+    #: What to do after which exception; the nearest class counts. ``restart`` is what the restart type says anyway.
+    decide: Mapping[type[BaseException], Decision] = Field(default_factory=dict[type[BaseException], Decision])
+
+    @override
+    def _find_contradiction(self) -> str | None:
+        if (self.start is None) == (self.actor is None):
+            return "start, actor: give exactly one of them"
+        if self.actor is None and (self.args or self.kwargs):
+            return "args, kwargs: they are for actor, but start takes no arguments"
+        if self.significant and self.restart == "permanent":
+            return "significant: a permanent child is always started again, so its end can mean nothing"
+        return None
+
+
+class SupervisorSpec(_Spec):
+    """One supervisor: its strategy, how many restarts it allows, and its first children."""
+
+    name: _Name
+    strategy: Strategy = "one_for_one"
+    #: How many restarts in ``period`` seconds are allowed; one more and the supervisor gives up. None means for ever.
+    intensity: _Count | None = 3
+    period: _Period = 30.0
+    auto_shutdown: AutoShutdown = "never"
+    children: Annotated[tuple[ChildSpec, ...], BeforeValidator(_as_tuple)] = ()
+    #: What a pool is made of: its children are all alike, and `ResizeRequest` says how many there are.
+    template: ChildSpec | None = None
+    #: How long to wait before a child is started again; None means not at all, as in Erlang.
+    backoff: Backoff | None = Backoff()
+    #: After this many seconds without a failure the back-off of a child begins anew.
+    reset_after: _Seconds = 60.0
+    #: Whether children are started and stopped strictly one after another, also with ``one_for_one``.
+    sequential: bool = False
+
+    @override
+    def _find_contradiction(self) -> str | None:
+        if self.template is not None and (
+            self.children or self.strategy != "one_for_one" or self.auto_shutdown != "never"
+        ):
+            return "template: a pool is one_for_one, has no other children, and no auto_shutdown"
+        twice = [child for child, count in Counter(child.id for child in self.children).items() if count > 1]
+        if twice:
+            return f"children: the id {twice[0]!r} is there twice"
+        faults = [self.objection_to(child) for child in (*self.children, *([self.template] if self.template else []))]
+        return next((f"children: {fault}" for fault in faults if fault is not None), None)
+
+    def objection_to(self, child: ChildSpec) -> str | None:
+        """Return why this supervisor cannot have a child; None if it can."""
+        if child.significant and self.auto_shutdown == "never":
+            return f"{child.id!r} is significant, but auto_shutdown is 'never'"
+        return None
+
+
+class SupervisorOptions(TypedDict, total=False):
+    """What a supervisor can be told about itself; see `SupervisorSpec` for what each means and its default."""
+
+    strategy: Strategy
+    intensity: int | None
+    period: float
+    auto_shutdown: AutoShutdown
+    children: Sequence[ChildSpec]
+    template: ChildSpec | None
+    backoff: Backoff | None
+    reset_after: float
+    sequential: bool

@@ -1,0 +1,431 @@
+"""What happened in a supervisor, told by events: who, why, which attempt, after which delay, with what in hand."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pykka
+import pytest
+from nursery import Boom, Nursery, crash, crash_and_wait, finish, outcome, supervising
+from pydantic import ValidationError
+
+from loopwarden import MailboxLoop, ShutdownRequest
+from loopwarden._ticket import Ticket
+from loopwarden.actors import AbandonRequest, ControlActor, StallReport
+from loopwarden.errors import SupervisorGaveUp
+from loopwarden.mailbox import InMemoryMailbox
+from loopwarden.supervision import (
+    Backoff,
+    ChildSpec,
+    EventKind,
+    EventStream,
+    ExitReason,
+    RestartChildRequest,
+    StartChildRequest,
+    SubscribeRequest,
+    SupervisionEvent,
+    TerminateChildRequest,
+    UnsubscribeRequest,
+)
+from loopwarden.supervision.tree._events import KEPT
+from loopwarden.testing import FakeClock, Hold, ProbeLoop, wait_no_threads
+
+if TYPE_CHECKING:
+    from loopwarden.mailbox import Message
+    from loopwarden.supervision import SupervisorRef
+#: Time stands still unless a test moves it, so nobody is given up because the machine is slow.
+pytestmark = pytest.mark.usefixtures("clock")
+
+
+def raise_from_deep_down(_: object = None) -> None:
+    raise Boom("deep down")
+
+
+def kinds(boss: SupervisorRef) -> list[str]:
+    return [event.kind.value for event in boss.events()]
+
+
+# One kind after another
+
+
+def test_a_start_is_told_with_its_attempt_and_its_time() -> None:
+    nursery, clock = Nursery(), FakeClock(start=50.0)
+    with supervising(clock=clock, children=nursery.specs("a")) as boss:
+        [event] = boss.events()
+
+        assert event == SupervisionEvent(kind=EventKind.STARTED, supervisor="boss", child="a", at=clock.wall())
+
+
+def test_a_crash_is_told_with_its_cause_its_reason_and_its_stack() -> None:
+    nursery = Nursery()
+    with supervising(children=nursery.specs("a")) as boss:
+        events = boss.subscribe()
+
+        boss.child("a").post(raise_from_deep_down)
+
+        event = events.wait_for(EventKind.EXITED)
+        assert (event.child, event.reason, event.cause) == ("a", ExitReason.ERROR, "Boom('deep down')")
+        assert event.stack is not None
+        assert "in raise_from_deep_down" in event.stack
+        assert event.attempt == 0
+
+
+def test_the_crash_of_a_plain_actor_is_told_with_its_stack() -> None:
+    class Plain(pykka.ThreadingActor):
+        def on_receive(self, message: Any) -> None:
+            raise_from_deep_down()
+
+    with supervising(children=(ChildSpec(id="plain", actor=Plain),)) as boss:
+        events = boss.subscribe()
+
+        boss.child("plain").tell("anything")
+
+        event = events.wait_for(EventKind.EXITED)
+        assert event.stack is not None
+        assert "in raise_from_deep_down" in event.stack
+
+
+def test_an_end_without_an_error_has_no_cause_and_no_stack() -> None:
+    nursery = Nursery()
+    with supervising(children=nursery.specs("a", restart="transient")) as boss:
+        events = boss.subscribe()
+
+        finish(nursery.loops["a"][0])
+
+        event = events.wait_for(EventKind.EXITED)
+        assert (event.reason, event.cause, event.stack) == (ExitReason.NORMAL, None, None)
+
+
+def test_a_failed_start_is_told_with_what_the_factory_raised_and_where() -> None:
+    with supervising() as boss:
+        outcome(boss.send(StartChildRequest(child=ChildSpec(id="a", start=raise_from_deep_down))))
+
+        [event] = boss.events()
+        assert (event.kind, event.child, event.cause) == (EventKind.START_FAILED, "a", "Boom('deep down')")
+        assert event.stack is not None
+        assert "in raise_from_deep_down" in event.stack
+
+
+def test_a_restart_is_told_with_its_attempt_its_delay_and_its_cause(clock: FakeClock) -> None:
+    nursery = Nursery()
+    backoff = Backoff(minimum=2.0, jitter=0.0)
+    with supervising(clock=clock, children=nursery.specs("a"), backoff=backoff) as boss:
+        events = boss.subscribe()
+        nursery.failures["a"] = 1
+
+        crash(boss.child("a"))
+
+        first = events.wait_for(EventKind.RESTARTING)
+        clock.advance(2.0)
+        failed = events.wait_for(EventKind.START_FAILED)
+        second = events.wait_for(EventKind.RESTARTING)
+        clock.advance(4.0)
+        started = events.wait_for(EventKind.STARTED)
+        assert (first.attempt, first.delay, first.cause) == (1, 2.0, "Boom('crashed')")
+        assert (second.attempt, second.delay, second.cause) == (2, 4.0, "Boom('a cannot be made')")
+        assert (failed.attempt, started.attempt) == (1, 2)
+
+
+def test_a_termination_is_told() -> None:
+    nursery = Nursery()
+    with supervising(children=nursery.specs("a")) as boss:
+        boss.send(TerminateChildRequest(id="a")).wait(timeout=60)
+
+        assert kinds(boss) == ["started", "exited", "terminated"]
+        assert boss.events()[1].reason == ExitReason.SHUTDOWN
+
+
+def test_a_termination_during_a_back_off_is_told(clock: FakeClock) -> None:
+    nursery = Nursery()
+    with supervising(clock=clock, children=nursery.specs("a"), backoff=Backoff()) as boss:
+        events = boss.subscribe()
+        crash(boss.child("a"))
+        events.wait_for(EventKind.RESTARTING)
+
+        boss.send(TerminateChildRequest(id="a")).wait(timeout=60)
+
+        assert kinds(boss) == ["started", "exited", "restarting", "terminated"]
+
+
+def test_a_child_that_failed_too_often_for_itself_is_told_with_the_last_cause() -> None:
+    nursery = Nursery()
+    with supervising(children=nursery.specs("a", intensity=0)) as boss:
+        events = boss.subscribe()
+
+        crash(boss.child("a"))
+
+        assert events.wait_for(EventKind.CHILD_GAVE_UP).cause == "Boom('crashed')"
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind"), [({}, EventKind.GAVE_UP), ({"decide": {Boom: "escalate"}}, EventKind.ESCALATED)]
+)
+def test_a_supervisor_that_gives_up_tells_because_of_whom(fields: Any, kind: EventKind) -> None:
+    nursery = Nursery()
+    with supervising(children=(nursery.spec("a", **fields), nursery.spec("b")), intensity=0) as boss:
+        crash(boss.child("a"))
+
+        with pytest.raises(SupervisorGaveUp):
+            boss.wait(timeout=60)
+        assert kinds(boss) == ["started", "started", "exited", kind.value, "exited", "terminated"]
+        assert (boss.events()[3].child, boss.events()[3].cause) == ("a", "Boom('crashed')")
+
+
+def test_an_automatic_shutdown_tells_because_of_whom() -> None:
+    nursery = Nursery()
+    children = nursery.specs("a", restart="temporary", significant=True)
+    with supervising(children=children, auto_shutdown="any_significant") as boss:
+        finish(nursery.loops["a"][0])
+
+        boss.wait(timeout=60)
+        assert kinds(boss) == ["started", "exited", "auto_shutdown"]
+
+
+@pytest.mark.parametrize(("is_recalled", "kind"), [(False, EventKind.STALLED), (True, EventKind.RECALLED)])
+def test_a_worker_that_gives_no_sign_of_life_is_told_with_its_stack(is_recalled: bool, kind: EventKind) -> None:
+    nursery = Nursery()
+    with supervising(children=nursery.specs("a")) as boss:
+        stall = StallReport(worker=7, last_heartbeat=1.0, silent_for=12.0, stack="here", is_recalled=is_recalled)
+
+        boss.child("a").send(stall).wait(timeout=60)
+
+        event = boss.events()[-1]
+        assert (event.kind, event.worker, event.stack, event.reason) == (kind, 7, "here", "silent for 12.0 s")
+
+
+def test_an_abandonment_is_told_with_its_reason_its_stack_and_what_was_in_hand() -> None:
+    nursery, hold = Nursery(), Hold()
+    with supervising(children=(nursery.spec("a", hold),)) as boss, hold:
+        events = boss.subscribe()
+        nursery.loops["a"][0].feed("held")
+        hold.wait_reached()
+
+        boss.child("a").send(AbandonRequest(reason="it hangs", stack="here")).wait(timeout=60)
+
+        abandoned = events.wait_for(EventKind.ABANDONED)
+        assert (abandoned.reason, abandoned.stack) == ("it hangs", "here")
+        assert [message.message_id for message in abandoned.in_hand] == ["body-1"]
+        hold.release()
+    wait_no_threads()
+
+
+def test_the_whole_story_of_a_child_is_told_in_order() -> None:
+    nursery = Nursery()
+    with supervising(children=nursery.specs("a")) as boss:
+        events = boss.subscribe()
+        crash_and_wait(boss.child("a"), events)
+        boss.child("a").send(ShutdownRequest()).wait(timeout=60)
+        boss.send(RestartChildRequest(id="a")).wait(timeout=60)
+
+        assert kinds(boss) == ["started", "exited", "restarting", "started", "exited", "terminated", "started"]
+
+
+# What was in hand
+
+
+def crashing_loop(mailbox: InMemoryMailbox[str, None]) -> MailboxLoop[str]:
+    def handle(message: Message[str, None]) -> None:
+        if message.body == "crash":
+            raise_from_deep_down()
+
+    return MailboxLoop(mailbox, handle, crash_on=(Boom,))
+
+
+def test_a_crash_is_told_with_the_message_that_was_in_hand() -> None:
+    mailbox: InMemoryMailbox[str, None] = InMemoryMailbox("jobs")
+    child = ChildSpec(id="jobs", start=lambda: crashing_loop(mailbox), restart="temporary")
+    with supervising(children=(child,)) as boss:
+        events = boss.subscribe()
+        message_id = mailbox.send("crash")
+
+        event = events.wait_for(EventKind.EXITED)
+
+        assert [(message.message_id, message.delivery_count) for message in event.in_hand] == [(message_id, 1)]
+        assert event.stack is not None
+        assert "in raise_from_deep_down" in event.stack
+    mailbox.close()
+
+
+def test_what_one_child_had_in_hand_is_not_told_of_another() -> None:
+    mailbox: InMemoryMailbox[str, None] = InMemoryMailbox("jobs")
+    nursery, hold = Nursery(), Hold()
+    child = ChildSpec(id="jobs", start=lambda: crashing_loop(mailbox), restart="temporary")
+    with supervising(children=(child,)) as boss, hold:
+        events = boss.subscribe()
+        mailbox.send("crash")
+        assert events.wait_for(EventKind.EXITED).in_hand != ()
+        nursery.holds["a"] = hold
+        boss.send(StartChildRequest(child=nursery.spec("a")))
+        hold.wait_reached()
+        boss.send(TerminateChildRequest(id="a"))
+        assert boss.children()[0].state == "stopping"
+
+        hold.release()
+
+        assert events.wait_for(EventKind.EXITED, "a").in_hand == ()
+    mailbox.close()
+
+
+# Keeping, and listening
+
+
+def test_the_last_thousand_events_are_kept() -> None:
+    nursery = Nursery()
+    with supervising(children=nursery.specs("a"), intensity=None) as boss:
+        events = boss.subscribe()
+        nursery.failures["a"] = 600
+
+        crash(boss.child("a"))
+
+        events.wait_for(EventKind.STARTED)
+        kept = boss.events()
+        assert len(kept) == KEPT == 1_000
+        assert kept[-1].kind is EventKind.STARTED
+        assert kept[-2].attempt == 601
+        assert kept[0].attempt == 102  # two events for each attempt, and the last start
+
+
+def test_a_stream_has_what_happens_after_the_subscription_in_order() -> None:
+    nursery = Nursery()
+    with supervising(children=nursery.specs("a")) as boss:
+        events = boss.subscribe()
+
+        boss.spawn(nursery.spec("b"), timeout=60)
+        boss.spawn(nursery.spec("c"), timeout=60)
+
+        assert [events.get(timeout=60).child, events.get(timeout=60).child] == ["b", "c"]
+
+
+def test_a_stream_that_nobody_reads_forgets_the_oldest() -> None:
+    nursery = Nursery()
+    with supervising(children=nursery.specs("a"), intensity=None) as boss:
+        lazy, eager = boss.subscribe(), boss.subscribe()
+        nursery.failures["a"] = 600
+
+        crash(boss.child("a"))
+
+        eager.wait_for(EventKind.STARTED)
+        assert lazy.get(timeout=60) == boss.events()[0]
+
+
+def test_who_has_unsubscribed_is_told_no_more() -> None:
+    nursery = Nursery()
+    with supervising() as boss:
+        events, others = boss.subscribe(), boss.subscribe()
+        boss.spawn(nursery.spec("a"), timeout=60)
+
+        boss.send(UnsubscribeRequest(listener=events)).wait(timeout=60)
+        boss.send(UnsubscribeRequest(listener=events)).wait(timeout=60)  # again
+        boss.spawn(nursery.spec("b"), timeout=60)
+
+        assert events.get(timeout=60).child == "a"
+        assert "0 unread" in repr(events)
+        assert [others.get(timeout=60).child, others.get(timeout=60).child] == ["a", "b"]
+
+
+class Listener(pykka.ThreadingActor):
+    """Keeps what it is told, and says when it has heard of a child."""
+
+    def __init__(self, child: str) -> None:
+        super().__init__()
+        self.child = child
+        self.heard: list[SupervisionEvent] = []
+        self.done: Ticket[list[str]] = Ticket()
+
+    def on_receive(self, message: SupervisionEvent) -> None:
+        self.heard.append(message)
+        if message.child == self.child:
+            self.done.complete([event.child for event in self.heard])
+
+
+def test_an_actor_may_listen() -> None:
+    nursery = Nursery()
+    listener = Listener.start("b")
+    done: Ticket[list[str]] = listener.proxy().done.get()
+    with supervising() as boss:
+        boss.send(SubscribeRequest(listener=listener)).wait(timeout=60)
+
+        boss.spawn(nursery.spec("a"), timeout=60)
+        boss.spawn(nursery.spec("b"), timeout=60)
+
+        assert done.wait(timeout=60) == ["a", "b"]
+    listener.stop(timeout=60)
+
+
+class Deaf(ControlActor):
+    """One of our own actors."""
+
+
+@pytest.mark.parametrize("kind", [lambda: Listener.start("nobody"), Deaf.start], ids=["pykka", "ours"])
+def test_an_actor_that_has_ended_listens_no_more_and_the_others_do(kind: Any) -> None:
+    nursery = Nursery()
+    listener = kind()
+    with supervising() as boss:
+        boss.send(SubscribeRequest(listener=listener)).wait(timeout=60)
+        events = boss.subscribe()
+        listener.stop(timeout=60)
+
+        boss.spawn(nursery.spec("a"), timeout=60)
+        boss.spawn(nursery.spec("b"), timeout=60)
+
+        assert [events.get(timeout=60).child, events.get(timeout=60).child] == ["a", "b"]
+
+
+def test_a_child_that_listens_to_its_own_supervisor_may_die() -> None:
+    nursery = Nursery()
+    with supervising(children=(*nursery.specs("a"), ChildSpec(id="ear", actor=Listener, args=("a",)))) as boss:
+        events = boss.subscribe()
+        ear = boss.child("ear")
+        boss.send(SubscribeRequest(listener=ear)).wait(timeout=60)
+
+        ear.stop(timeout=60)
+        crash_and_wait(boss.child("a"), events)
+
+        assert {info.id: info.state.value for info in boss.children()} == {"a": "up", "ear": "down"}
+
+
+def test_what_cannot_listen_is_refused_at_the_sender() -> None:
+    with pytest.raises(ValidationError, match="listener"):
+        SubscribeRequest(listener=print)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  the misuse under test
+
+
+def test_an_event_is_a_value_that_can_be_written_as_json() -> None:
+    nursery = Nursery()
+    with supervising(children=nursery.specs("a")) as boss:
+        events = boss.subscribe()
+        crash_and_wait(boss.child("a"), events)
+
+        stories = [event.model_dump_json() for event in boss.events()]
+
+        assert tuple(SupervisionEvent.model_validate_json(story) for story in stories) == boss.events()
+
+
+def test_an_error_that_cannot_be_printed_is_told_all_the_same() -> None:
+    class UnspeakableError(Exception):
+        def __str__(self) -> str:
+            raise SystemExit("str")
+
+        __repr__ = __str__
+
+    nursery = Nursery()
+    with supervising(children=nursery.specs("a")) as boss:
+        events = boss.subscribe()
+
+        crash(boss.child("a"), UnspeakableError())
+
+        event = events.wait_for(EventKind.EXITED)
+        assert event.cause is not None
+        assert "UnspeakableError" in event.cause
+        assert event.stack is not None
+        assert "UnspeakableError" in event.stack
+        events.wait_for(EventKind.STARTED)
+
+
+def test_a_stream_says_how_much_is_unread() -> None:
+    nursery = Nursery()
+    with supervising() as boss:
+        events: EventStream = boss.subscribe()
+        boss.spawn(ChildSpec(id="a", start=ProbeLoop), timeout=60)
+        boss.spawn(nursery.spec("b"), timeout=60)
+
+        assert repr(events) == "<EventStream, 2 unread>"

@@ -1,0 +1,85 @@
+"""Who is given up at the end of a shutdown, and who is not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from background import in_background
+from nursery import Nursery, supervising
+
+from loopwarden import ChildSpec, MailboxLoop, Supervisor, Ticket
+from loopwarden.actors import ZOMBIES, AbandonRequest
+from loopwarden.mailbox import InMemoryMailbox
+from loopwarden.supervision import ExitCode, Service
+from loopwarden.supervision.policy._budget import Budget
+from loopwarden.supervision.tree._drain import CloseDown
+from loopwarden.supervision.tree._stop_throttle import AT_ONCE, PATIENCE
+from loopwarden.testing import FakeClock, Hold, ProbeLoop
+
+if TYPE_CHECKING:
+    from loopwarden.mailbox import Message
+
+Box = InMemoryMailbox[Any, Any]
+#: Time stands still unless a test moves it, so nobody is given up because the machine is slow.
+pytestmark = pytest.mark.usefixtures("clock")
+
+
+def test_a_loop_that_is_given_up_leaves_its_worker_behind_and_not_its_actor() -> None:
+    nursery = Nursery()
+    with Hold() as hold, supervising(children=[nursery.spec("stuck", hold)]) as boss:
+        nursery.loops["stuck"][0].feed("held")
+        hold.wait_reached()
+
+        boss.send(AbandonRequest(reason="told to"))
+        boss.ended.wait(60)
+
+        assert ZOMBIES.names == ("stuck-worker",)
+
+
+@pytest.mark.parametrize("stuck", [1, 6])
+def test_when_the_budget_is_over_those_with_nothing_in_hand_still_end_cleanly(clock: FakeClock, stuck: int) -> None:
+    boxes: list[Box] = [InMemoryMailbox(f"box-{number}", clock=clock) for number in range(10)]
+    holds = [Hold() for _ in range(stuck)]
+
+    def handle(message: Message[Any, Any]) -> None:
+        holds[message.body]()
+
+    def make(box: Box) -> ChildSpec:
+        return ChildSpec(id=box.name, start=lambda: MailboxLoop(box, handle, clock=clock), priority="critical")
+
+    tree = Supervisor("tree", children=[make(box) for box in boxes], clock=clock)
+    service = Service(tree, signals=(), clock=clock)
+    returned = in_background(service.run)
+    service.ref.ready.wait(60)
+    for number, hold in enumerate(holds):
+        boxes[number].send(number)
+        hold.wait_reached()
+
+    service.shut_down(timeout=10.0)
+    service.intake_closed.wait(60)
+    clock.advance(10.0)
+    report = returned.wait(60)
+
+    for hold in holds:
+        hold.release()
+    for box in boxes:
+        box.close()
+    assert report.exit_code == ExitCode.DRAIN_TIMED_OUT
+    assert [loop.path for loop in report.loops if loop.abandoned] == [box.name for box in boxes[:stuck]]
+    assert [loop.path for loop in report.loops if loop.clean] == [box.name for box in boxes[stuck:]]
+
+
+def test_a_short_time_left_does_not_make_children_be_told_one_after_the_other(clock: FakeClock) -> None:
+    nursery, hold = Nursery(), Hold()
+    names = tuple(f"loop-{number}" for number in range(AT_ONCE + 8))
+    with supervising(clock=clock, children=tuple(nursery.spec(name, hold) for name in names)) as boss, hold:
+        loops: list[ProbeLoop] = [nursery.loops[name][0] for name in names]
+        for loop in loops:
+            loop.feed("held")
+        clock.advance(0)  # each of them is held
+        boss.tell(CloseDown(Budget(clock.monotonic(), 2.0), Ticket(), Ticket()))  # they cannot be paused: they stop
+
+        clock.advance(PATIENCE)
+
+        assert [loop for loop in loops if not loop.stop_asked.is_ready()] == []

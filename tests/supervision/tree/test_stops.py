@@ -1,0 +1,95 @@
+"""A thousand children are not told to stop in the same instant, but none of them waits for one that is slow."""
+
+from __future__ import annotations
+
+from nursery import Nursery, supervising
+
+from loopwarden import ShutdownRequest, wait_all
+from loopwarden.clock import SystemClock
+from loopwarden.supervision.tree._stop_throttle import AT_ONCE, PATIENCE
+from loopwarden.testing import FakeClock, FaultyBlocking, Hold, ProbeLoop
+
+MORE = AT_ONCE + 8
+NAMES = tuple(f"loop-{number}" for number in range(MORE))
+
+
+def told(nursery: Nursery) -> list[ProbeLoop]:
+    loops = [nursery.loops[name][0] for name in NAMES]
+    return [loop for loop in loops if loop.stop_asked.is_ready()]
+
+
+def test_those_that_are_slow_to_stop_keep_nobody_waiting(clock: FakeClock) -> None:
+    nursery, hold = Nursery(), Hold()
+    children = tuple(nursery.spec(name, hold, shutdown=100.0) for name in NAMES)
+    with supervising(clock=clock, children=children) as boss, hold:
+        for name in NAMES:
+            nursery.loops[name][0].feed("held")
+        clock.advance(0)  # each of them is held
+        boss.send(ShutdownRequest(timeout=1_000.0))
+        clock.advance(0)
+        at_first = told(nursery)
+
+        clock.advance(PATIENCE)
+
+        assert at_first == [nursery.loops[name][0] for name in NAMES[-AT_ONCE:]]
+        assert len(told(nursery)) == MORE
+
+
+def test_however_many_end_meanwhile_all_are_told_after_a_few_moments(clock: FakeClock) -> None:
+    nursery, hold = Nursery(), Hold()
+    children = tuple(nursery.spec(name, hold, shutdown=100.0) for name in NAMES)
+    with supervising(clock=clock, children=children) as boss, hold:
+        for name in NAMES[:-1]:
+            nursery.loops[name][0].feed("held")
+        clock.advance(0)  # each of them is held, but for the last, which is quick
+        boss.send(ShutdownRequest(timeout=1_000.0))
+        clock.advance(0)  # the quick one is told and ends, and one more is told
+        at_first = len(told(nursery))
+
+        clock.advance(PATIENCE)
+
+        assert at_first == AT_ONCE + 1
+        assert len(told(nursery)) == MORE
+
+
+def test_those_that_are_quick_make_room_for_the_next_without_a_timer(clock: FakeClock) -> None:
+    nursery = Nursery()
+
+    with supervising(clock=clock, children=nursery.specs(*NAMES)):
+        pass
+
+    assert len(told(nursery)) == MORE
+    assert "0 timers" in repr(clock)
+
+
+def test_one_that_ends_by_itself_before_it_is_told_is_no_longer_waited_for(clock: FakeClock) -> None:
+    nursery, hold = Nursery(), Hold()
+    children = tuple(nursery.spec(name, hold, shutdown=100.0) for name in NAMES)
+    with supervising(clock=clock, children=children) as boss, hold:
+        for name in NAMES[1:]:
+            nursery.loops[name][0].feed("held")
+        clock.advance(0)  # each of them is held
+        stopped = boss.send(ShutdownRequest(timeout=1_000.0))
+        clock.advance(0)
+        assert len(told(nursery)) == AT_ONCE
+
+        nursery.loops[NAMES[0]][0].shutdown(timeout=0)  # by its own means; it is the last to be told
+        hold.release()
+
+        assert stopped.wait(timeout=60).clean_shutdown
+
+
+def test_without_a_thread_for_timers_all_are_told_at_once() -> None:
+    def refuse(name: str) -> None:
+        if name == "loopwarden-timers":
+            raise RuntimeError("can't start new thread")
+
+    nursery, hold = Nursery(), Hold()
+    clock = SystemClock(FaultyBlocking(before_start=refuse))
+    with supervising(clock=clock, children=tuple(nursery.spec(name, hold) for name in NAMES)) as boss, hold:
+        for name in NAMES:
+            nursery.loops[name][0].feed("held")
+
+        boss.stop(block=False)
+
+        wait_all([nursery.loops[name][0].stop_asked for name in NAMES], timeout=60)

@@ -1,0 +1,229 @@
+"""A supervisor without threads: it carries out what a `Family` wants, at once or when the test says so."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any, assert_never, final
+
+from loopwarden.errors import LoopAbandonedError
+from loopwarden.supervision.policy._effects import (
+    Answer,
+    Effect,
+    EventKind,
+    Finish,
+    GiveUp,
+    Note,
+    Ready,
+    Start,
+    Stop,
+    Wake,
+)
+from loopwarden.supervision.policy._machine import Family
+from loopwarden.supervision.policy._verdict import ChildExit, ExitReason, exit_of
+from loopwarden.supervision.tree._spec import ChildSpec, SupervisorSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+__all__ = ["IGNORE", "ROLL", "Simulator", "child", "supervise"]
+
+#: The outcome of a start that says "not now".
+IGNORE = "ignore"
+
+#: A die that adds nothing to a back-off and takes nothing away.
+ROLL = 0.5
+
+
+def child(name: str, **fields: Any) -> ChildSpec:
+    return ChildSpec(id=name, start=object, **fields)
+
+
+def supervise(*children: str | ChildSpec, **fields: Any) -> Simulator:
+    """Return a supervisor that has not begun; a child that is only a name is permanent."""
+    specs = tuple(child(each) if isinstance(each, str) else each for each in children)
+    plain: dict[str, Any] = {"name": "boss", "children": specs, "backoff": None, "intensity": 100}
+    return Simulator(SupervisorSpec(**plain | fields))
+
+
+@final
+class Simulator:
+    """Starts and stops succeed at once, unless the test holds them or says how they end."""
+
+    def __init__(self, spec: SupervisorSpec) -> None:
+        self.family = Family(spec)
+        self.now = 0.0
+        #: What children were told: ``+a`` is a start, ``-a`` a stop.
+        self.log: list[str] = []
+        #: Children whose start or stop takes until the test says that it is over.
+        self.slow_to_start: set[str] = set()
+        self.slow_to_stop: set[str] = set()
+        #: How the next starts of a child go, other than well.
+        self.outcomes: dict[str, list[BaseException | str]] = {}
+        #: What each waiter was answered; one answer each is right.
+        self.answers: dict[str, list[Exception | None]] = {}
+        self.notes: list[Note] = []
+        self.delays: list[float] = []
+        self.times_ready = 0
+        self.finished: list[BaseException | None] = []
+        #: Who was given up, because its start took too long.
+        self.given_up: list[str] = []
+        self._alarms: list[tuple[float, str, int, Callable[[str, int], list[Effect]]]] = []
+
+    # What is seen from outside.
+
+    @property
+    def states(self) -> dict[str, str]:
+        """Where each child stands, in start order."""
+        return {name: each.state.value for name, each in self.family.roster.children.items()}
+
+    @property
+    def up(self) -> list[str]:
+        return [name for name, state in self.states.items() if state == "up"]
+
+    @property
+    def has_ended(self) -> bool:
+        return len(self.finished) == 1
+
+    def noted(self, kind: EventKind) -> list[str]:
+        return [note.child for note in self.notes if note.kind is kind]
+
+    def incarnation(self, name: str) -> int:
+        return self.family.roster.children[name].incarnation
+
+    def told(self) -> list[str]:
+        """Return what children were told since the last look."""
+        log, self.log = self.log, []
+        return log
+
+    # What happens to children.
+
+    def begin(self) -> Simulator:
+        self.carry_out(self.family.begin())
+        return self
+
+    def running(self) -> Simulator:
+        """Begin, and forget what it took."""
+        self.begin()
+        self.told()
+        return self
+
+    def crash(self, name: str, error: BaseException | None = None) -> None:
+        self.end(name, ChildExit(ExitReason.ERROR, RuntimeError("boom") if error is None else error))
+
+    def finish(self, name: str) -> None:
+        self.end(name, exit_of(None, asked=False))
+
+    def kill(self, name: str) -> None:
+        self.end(name, exit_of(LoopAbandonedError(name), asked=False))
+
+    def end(self, name: str, ended: ChildExit) -> None:
+        self.carry_out(self.family.ended(name, self.incarnation(name), ended, self.now, ROLL))
+
+    def start_is_over(self, name: str, outcome: BaseException | str = "") -> None:
+        """End a slow start: well, with an error, or with `IGNORE`."""
+        incarnation = self.incarnation(name)
+        if isinstance(outcome, BaseException):
+            self.carry_out(self.family.start_failed(name, incarnation, outcome, self.now, ROLL))
+        elif outcome == IGNORE:
+            self.carry_out(self.family.ignored(name, incarnation))
+        else:
+            self.carry_out(self.family.started(name, incarnation, self.now))
+
+    def stop_is_over(self, name: str) -> None:
+        """End a slow stop."""
+        self.end(name, exit_of(None, asked=True))
+
+    def advance(self, seconds: float) -> None:
+        """Move the clock, and do what is due on the way."""
+        until = self.now + seconds
+        while due := sorted((alarm for alarm in self._alarms if alarm[0] <= until), key=lambda alarm: alarm[:3]):
+            self._alarms.remove(due[0])
+            self.now, name, incarnation, ring = due[0]
+            self.carry_out(ring(name, incarnation))
+        self.now = until
+
+    # What people ask for; each returns who waits for the answer.
+
+    def start_child(self, spec: ChildSpec | str) -> str:
+        spec = child(spec) if isinstance(spec, str) else spec
+        return self._ask(lambda waiter: self.family.start_child(spec, waiter))
+
+    def terminate_child(self, name: str) -> str:
+        return self._ask(lambda waiter: self.family.terminate_child(name, waiter))
+
+    def restart_child(self, name: str) -> str:
+        return self._ask(lambda waiter: self.family.restart_child(name, waiter))
+
+    def watch_start(self, name: str) -> str:
+        return self._ask(lambda waiter: self.family.watch_start(name, waiter))
+
+    def delete_child(self, name: str) -> str:
+        return self._ask(lambda waiter: self.family.delete_child(name, waiter))
+
+    def stop(self, cause: BaseException | None = None) -> None:
+        self.carry_out(self.family.stop(cause))
+
+    def answer(self, waiter: str) -> str:
+        """Return the one answer that a waiter got: ``done``, or the name of an error's class."""
+        [answer] = self.answers[waiter]
+        return "done" if answer is None else type(answer).__name__
+
+    def _ask(self, request: Callable[[object], list[Effect]]) -> str:
+        waiter = f"waiter {len(self.answers) + 1}"
+        self.answers[waiter] = []
+        self.carry_out(request(waiter))
+        return waiter
+
+    # Carrying out.
+
+    def carry_out(self, effects: Iterable[Effect]) -> None:
+        queue = deque(effects)
+        while queue:
+            queue.extend(self._one(queue.popleft()))
+
+    def _one(self, effect: Effect) -> list[Effect]:
+        match effect:
+            case Start():
+                return self._start(effect)
+            case Stop():
+                return self._stop(effect)
+            case GiveUp(spec, incarnation, reason):
+                self.given_up.append(spec.id)
+                error = LoopAbandonedError(spec.id, reason)
+                return self.family.start_failed(spec.id, incarnation, error, self.now, ROLL)
+            case Wake():
+                self.delays.append(effect.delay)
+                self._alarms.append((self.now + effect.delay, effect.child, effect.incarnation, self.family.retry))
+            case Answer():
+                self.answers[str(effect.waiter)].append(effect.error)
+            case Note():
+                self.notes.append(effect)
+            case Ready():
+                self.times_ready += 1
+            case Finish():
+                self.finished.append(effect.cause)
+            case _:
+                assert_never(effect)
+        return []
+
+    def _start(self, effect: Start) -> list[Effect]:
+        name = effect.spec.id
+        self.log.append(f"+{name}")
+        if name in self.slow_to_start:
+            if effect.spec.start_timeout is not None:
+                over = self.now + effect.spec.start_timeout
+                self._alarms.append((over, name, effect.incarnation, self.family.start_timed_out))
+            return []
+        outcome = self.outcomes[name].pop(0) if self.outcomes.get(name) else None
+        if isinstance(outcome, BaseException):
+            return self.family.start_failed(name, effect.incarnation, outcome, self.now, ROLL)
+        if outcome == IGNORE:
+            return self.family.ignored(name, effect.incarnation)
+        return self.family.started(name, effect.incarnation, self.now)
+
+    def _stop(self, effect: Stop) -> list[Effect]:
+        name = effect.spec.id
+        self.log.append(f"-{name}")
+        if name in self.slow_to_stop:
+            return []
+        return self.family.ended(name, effect.incarnation, exit_of(None, asked=True), self.now, ROLL)
