@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from loopwarden._heartbeat import Heartbeat
-from loopwarden._inlet import Inlet
+from loopwarden._threads import Inlet
 from loopwarden._ticket import Ticket, wait_all
 from loopwarden.actors.consumers._dlq_consumer import DLQConsumer
-from loopwarden.actors.consumers._eval_loop import EvalLoop
-from loopwarden.actors.consumers._eval_progress import EVAL_PROGRESS, EvalProgress, SampleScored
+from loopwarden.actors.consumers._eval_loop import (
+    EVAL_PROGRESS,
+    EvalLoop,
+    EvalProgress,
+    EvalResult,
+    Sample,
+    SampleScored,
+)
 from loopwarden.actors.consumers._mailbox_loop import MailboxLoop
 from loopwarden.actors.consumers._main_loop import AgentLoop, MainLoop
-from loopwarden.actors.consumers._sample import EvalResult, Sample
 from loopwarden.actors.loop._current import beat, stop_asked
-from loopwarden.actors.loop._fates import MessageFate
+from loopwarden.actors.loop._health import Activity, InHand, MessageFate, Progress, WorkerStatus
 from loopwarden.actors.loop._loop_actor import LoopActor
 from loopwarden.actors.loop._loop_ref import LoopRef, check_health
 from loopwarden.actors.loop._messages import (
@@ -31,7 +36,6 @@ from loopwarden.actors.loop._messages import (
     ShutdownResult,
     StallReport,
 )
-from loopwarden.actors.loop._progress import Activity, InHand, Progress, WorkerStatus
 from loopwarden.actors.loop._protocols import Runnable, SupportsPause, SupportsProcess, SupportsRecovery, SupportsRun
 from loopwarden.actors.loop._state import LoopState
 from loopwarden.actors.loop._work_budget import BudgetStatus, WorkBudget
@@ -40,10 +44,9 @@ from loopwarden.actors.runtime._actor import ActorExit, ControlActor, Deferred
 from loopwarden.actors.runtime._ref import ControlRef
 from loopwarden.actors.runtime._request import ControlMessage, Request
 from loopwarden.actors.runtime._zombies import ZOMBIES, Zombies
-from loopwarden.actors.session._reducers import DispatchResult
 from loopwarden.actors.session._session import Session
 from loopwarden.actors.session._session_ref import SessionRef, StateRequest
-from loopwarden.actors.session._slice import Slice, SliceView, State
+from loopwarden.actors.session._slice import DispatchResult, Slice, SliceView, State
 from loopwarden.actors.session._snapshot import Recovery, SessionSnapshot, SliceSnapshot
 
 __all__ = [

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from loopwarden.mailbox._capabilities import Capabilities
-from loopwarden.mailbox._contract import DeadLetters, Mailbox, Reaped, SupportsWaitedUntil, SupportsWaitVisible
+from loopwarden.mailbox._contract import (
+    Capabilities,
+    DeadLetters,
+    Mailbox,
+    Reaped,
+    SupportsWaitedUntil,
+    SupportsWaitVisible,
+)
 from loopwarden.mailbox._dead_letter import DeadLetter
 from loopwarden.mailbox._lease import LeaseExtender
 from loopwarden.mailbox._message import Message

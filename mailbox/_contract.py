@@ -29,12 +29,40 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, final, runtime_checkab
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from loopwarden.mailbox._capabilities import Capabilities
     from loopwarden.mailbox._dead_letter import DeadLetter
     from loopwarden.mailbox._message import Message
     from loopwarden.mailbox._token import Token
 
-__all__ = ["DeadLetters", "Mailbox", "Reaped", "SupportsWaitVisible", "SupportsWaitedUntil"]
+__all__ = ["Capabilities", "DeadLetters", "Mailbox", "Reaped", "SupportsWaitVisible", "SupportsWaitedUntil"]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a back end can do; asking for what it cannot is an error that says so.
+
+    The conformance suite runs every rule that no missing capability excuses.
+    """
+
+    #: Messages survive the death of the process.
+    durable: bool
+    #: Several processes may share the mailbox.
+    shared: bool
+    #: Visible messages are received in the order in which they were sent, and keep their place when they return.
+    ordered: bool
+    #: `approximate_count` is exact.
+    exact_count: bool
+    #: An unstarted message can be put back without raising its delivery count.
+    uncounted_return: bool
+    #: `send(delay=…)` is possible.
+    delay: bool
+    #: `send(dedup_id=…)` is possible.
+    dedup: bool
+    #: `max_size` is possible.
+    bounded: bool
+    #: A late acknowledge is refused by the store itself, not only by the worker's own clock.
+    fenced_by_store: bool
+
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar, final
 
-from loopwarden.errors import MessageFinalizedError
+from loopwarden.errors import MessageFinalizedError, ReplyNotAvailableError
 from loopwarden.mailbox._validation import check_seconds, check_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
+    from loopwarden.mailbox._contract import Mailbox
     from loopwarden.mailbox._token import Token
 
-__all__ = ["Courier", "Message", "Record", "Slip"]
+__all__ = ["Courier", "Message", "Record", "Slip", "reply_target"]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -205,3 +206,22 @@ class Message(Generic[T, R]):
 
     def __repr__(self) -> str:
         return f"<Message {self.id}, delivery {self.delivery_count}{', finalised' if self.is_finalized else ''}>"
+
+
+def reply_target(
+    mailbox: str, message: Message[Any, Any], resolver: Callable[[str], Mailbox[Any, Any] | None] | None
+) -> Mailbox[Any, Any]:
+    """Return the mailbox that takes the replies to ``message``.
+
+    Raises:
+        ReplyNotAvailableError: if its sender named none, or one that cannot be found.
+    """
+    target: Mailbox[Any, Any] | str | None = message.record.reply_to
+    if target is None:
+        raise ReplyNotAvailableError(mailbox, message.id, "its sender wants no reply")
+    if not isinstance(target, str):
+        return target
+    found = None if resolver is None else resolver(target)
+    if found is None:
+        raise ReplyNotAvailableError(mailbox, message.id, f"there is no mailbox {target!r}")
+    return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from loopwarden._backoff import Backoff
-from loopwarden.supervision.daemons._exit_code import ExitCode
+from loopwarden.supervision.daemons._exit import ExitCode
 from loopwarden.supervision.daemons._reaper import ReaperActor
 from loopwarden.supervision.daemons._scope import DaemonScope, daemon_scope
 from loopwarden.supervision.daemons._watchdog import WatchdogActor
@@ -13,9 +13,9 @@ from loopwarden.supervision.health._server import ProbeServer
 from loopwarden.supervision.policy._child import ChildState
 from loopwarden.supervision.policy._effects import EventKind
 from loopwarden.supervision.policy._probes import Probe, ProbeAnswer, judge_health
+from loopwarden.supervision.policy._restart import ExitReason
 from loopwarden.supervision.policy._stall import StallPolicy
 from loopwarden.supervision.policy._timeouts import Timeouts
-from loopwarden.supervision.policy._verdict import ExitReason
 from loopwarden.supervision.service._coordinator import ShutdownCoordinator
 from loopwarden.supervision.service._loop_group import LoopGroup
 from loopwarden.supervision.service._report import LoopReport, PhaseReport, ShutdownReport

@@ -6,7 +6,7 @@ import pytest
 
 from loopwarden import Ticket
 from loopwarden._blocking import SYSTEM
-from loopwarden._helper import Helper
+from loopwarden._threads import Helper
 from loopwarden.actors import Inlet
 from loopwarden.testing import SteppedBlocking
 

@@ -3,30 +3,78 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from collections.abc import Mapping  # noqa: TC003  pydantic reads it
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, final
 
+from pydantic import BaseModel, ConfigDict
 from pydantic_core import to_jsonable_python
 from typing_extensions import override
 
 from loopwarden._log import describe, report
-from loopwarden.actors.consumers._eval_progress import EvalProgress, SampleScored
 from loopwarden.actors.consumers._mailbox_loop import MailboxLoop
-from loopwarden.actors.consumers._sample import EvalResult
 from loopwarden.actors.runtime._ref import ControlRef
 from loopwarden.actors.session._session_ref import SessionRef, StateRequest
+from loopwarden.actors.session._slice import Slice
 from loopwarden.errors import ActorDeadError, ChildUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from loopwarden.actors.consumers._main_loop import MainLoop
-    from loopwarden.actors.consumers._sample import Sample
     from loopwarden.mailbox import Mailbox, Message
 
-__all__ = ["EvalLoop"]
+__all__ = ["EVAL_PROGRESS", "EvalLoop", "EvalProgress", "EvalResult", "Sample", "SampleScored"]
 
 InputT = TypeVar("InputT")
 OutputT = TypeVar("OutputT")
+
+
+class Sample(BaseModel, Generic[InputT, OutputT]):
+    """An input, and what should come out."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: str
+    input: InputT
+    expected: OutputT
+
+
+class EvalResult(BaseModel, Generic[OutputT]):
+    """What came out of a sample, and how good it is; an error instead, if something raised."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    sample_id: str
+    output: OutputT | None = None
+    score: float | None = None
+    error: str | None = None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class SampleScored:
+    """A sample has a result."""
+
+    result: EvalResult[Any]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class EvalProgress:
+    """The results so far, by the ids of their samples; each has exactly one, its first."""
+
+    results: Mapping[str, EvalResult[Any]] = field(default_factory=dict[str, EvalResult[Any]])
+
+    def with_result(self, scored: SampleScored) -> EvalProgress:
+        """Return the progress with one more result; the same if the sample has one."""
+        sample = scored.result.sample_id
+        return self if sample in self.results else EvalProgress({**self.results, sample: scored.result})
+
+
+#: What a session needs for the checkpoints of an `EvalLoop`.
+EVAL_PROGRESS: Final = Slice(EvalProgress()).on(SampleScored, EvalProgress.with_result)
+
 
 #: Seconds between two looks whether a session that was away is back: soon enough for a restart, and no busy loop.
 AWAY = 1.0

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 
 from loopwarden._arguments import is_whole
 from loopwarden._backoff import Backoff
-from loopwarden._helper import run_apart
 from loopwarden._log import describe
+from loopwarden._threads import run_apart
 from loopwarden._ticket import Ticket
-from loopwarden.actors.consumers._handler import check_handler
-from loopwarden.actors.consumers._mailbox_worker import MailboxWorker
+from loopwarden.actors.consumers._mailbox_worker import MailboxWorker, Source, check_handler
 from loopwarden.actors.consumers._pause_state import Intake
 from loopwarden.actors.consumers._worker_group import Shift
 from loopwarden.actors.loop._work_budget import WorkBudget, check_budget
@@ -26,11 +25,11 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from loopwarden._heartbeat import Heartbeat
-    from loopwarden.actors.consumers._source import Source
-    from loopwarden.actors.loop._progress import Progress
+    from loopwarden.actors.loop._health import Progress
     from loopwarden.mailbox import Message
 
 __all__ = ["MailboxLoop"]
+
 
 T = TypeVar("T")
 

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import threading
 from collections import deque
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast, final
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, final
 
 from loopwarden._heartbeat import Heartbeat
 from loopwarden._log import describe, report
 from loopwarden._ticket import Ticket
-from loopwarden.actors.consumers._handler import refuse_unfinished
 from loopwarden.actors.loop._abandon import FENCE_AFTER
 from loopwarden.actors.loop._current import current
-from loopwarden.actors.loop._fates import fate_of
-from loopwarden.actors.loop._progress import Progress
+from loopwarden.actors.loop._health import Progress, fate_of
 from loopwarden.errors import (
     MailboxClosedError,
     MailboxConnectionError,
@@ -26,17 +26,54 @@ from loopwarden.mailbox import LeaseExtender, SupportsWaitedUntil, Token
 from loopwarden.mailbox._token import wait_with
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from loopwarden._backoff import Backoff
     from loopwarden.actors.consumers._pause_state import Intake
-    from loopwarden.actors.consumers._source import Source
-    from loopwarden.actors.loop._fates import Fate
+    from loopwarden.actors.loop._health import Fate
     from loopwarden.actors.loop._work_budget import Permit, Share, WorkBudget
     from loopwarden.clock import Clock
     from loopwarden.mailbox import Message, SupportsWaitVisible
 
-__all__ = ["MailboxWorker"]
+__all__ = ["MailboxWorker", "Source", "check_handler", "refuse_unfinished"]
+
+T = TypeVar("T")
+
+
+def check_handler(handler: object) -> None:
+    """Refuse what cannot be a handler.
+
+    Raises:
+        TypeError: if it cannot be called, or is a coroutine function or a generator.
+    """
+    if not callable(handler):
+        raise TypeError(f"handler must be something to call, got {describe(handler)}")
+    if inspect.iscoroutinefunction(handler) or inspect.isgeneratorfunction(handler):
+        raise TypeError(f"handler must be a plain function, but {handler!r} is a coroutine function or a generator")
+
+
+def refuse_unfinished(result: object) -> None:
+    """Raise if a handler has returned before it has done anything, as a coroutine function or a generator does."""
+    if not isinstance(result, CoroutineType | GeneratorType | AsyncGeneratorType):
+        return
+    unfinished = cast("Any", result)
+    if not isinstance(result, AsyncGeneratorType):
+        unfinished.close()
+    raise TypeError(f"a handler must be a plain function, but this one returned a {type(unfinished).__name__}")
+
+
+class Source(Protocol[T]):
+    """What a worker receives from: a mailbox, or its dead letters."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def closed(self) -> bool: ...
+
+    def receive(
+        self, *, max_messages: int, visibility_timeout: float, wait_time_seconds: float, token: Token
+    ) -> Sequence[Message[T, Any]]: ...
 
 
 @final

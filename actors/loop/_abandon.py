@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
-from loopwarden._helper import run_apart
-from loopwarden._patience import in_time
-from loopwarden._ticket import Ticket, write
+from loopwarden._threads import run_apart
+from loopwarden._ticket import Ticket, in_time, write
 from loopwarden.actors.loop._messages import AbandonResult
 from loopwarden.actors.loop._protocols import can_recover
 from loopwarden.actors.runtime._zombies import ZOMBIES

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, final
 
-from loopwarden._helper import run_apart
-from loopwarden._patience import in_time
-from loopwarden._ticket import Ticket
+from loopwarden._threads import run_apart
+from loopwarden._ticket import Ticket, in_time
 from loopwarden.actors.loop._messages import DrainRequest, IntakeStatus, PauseRequest
 from loopwarden.actors.loop._protocols import can_pause
 from loopwarden.errors import UnsupportedRequestError

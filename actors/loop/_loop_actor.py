@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, TypeVar, cast, final
 from typing_extensions import override
 
 from loopwarden._log import describe, report, type_name
-from loopwarden._patience import in_time
-from loopwarden._ticket import Ticket, write
+from loopwarden._ticket import Ticket, in_time, write
 from loopwarden.actors.loop._abandon import GivenBack, Recovery
 from loopwarden.actors.loop._drain import Drain
-from loopwarden.actors.loop._fates import MessageFate
-from loopwarden.actors.loop._health import Vitals
+from loopwarden.actors.loop._health import Activity, MessageFate, Vitals, stack_of
 from loopwarden.actors.loop._loop_ref import LoopRef
 from loopwarden.actors.loop._messages import (
     AbandonRequest,
@@ -33,9 +31,7 @@ from loopwarden.actors.loop._messages import (
     StopSoon,
 )
 from loopwarden.actors.loop._process_calls import Processing
-from loopwarden.actors.loop._progress import Activity
 from loopwarden.actors.loop._protocols import SupportsRun, can_pause, check_loop
-from loopwarden.actors.loop._stack import stack_of
 from loopwarden.actors.loop._state import Lifecycle, LifeEvent, LoopState
 from loopwarden.actors.loop._stopper import Stopper
 from loopwarden.actors.loop._worker import Worker

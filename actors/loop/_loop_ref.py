@@ -18,8 +18,8 @@ from loopwarden.errors import UnsupportedRequestError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from loopwarden.actors.loop._health import InHand
     from loopwarden.actors.loop._loop_actor import LoopActor
-    from loopwarden.actors.loop._progress import InHand
 
 __all__ = ["LoopRef", "cannot_process", "check_health"]
 

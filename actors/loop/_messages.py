@@ -7,8 +7,7 @@ from typing import Annotated, TypeVar, final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from loopwarden.actors.loop._fates import MessageFate
-from loopwarden.actors.loop._progress import Activity, InHand, WorkerStatus
+from loopwarden.actors.loop._health import Activity, InHand, MessageFate, WorkerStatus
 from loopwarden.actors.loop._state import LoopState
 from loopwarden.actors.loop._work_budget import BudgetStatus
 from loopwarden.actors.runtime._request import Request

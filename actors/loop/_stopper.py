@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, final
 
-from loopwarden._helper import Helper
 from loopwarden._log import describe, report
+from loopwarden._threads import Helper
 from loopwarden._ticket import Ticket
 from loopwarden.actors.loop._protocols import can_process, shutdown_nowait_of
 

@@ -3,24 +3,193 @@
 from __future__ import annotations
 
 import atexit
+import fcntl
 import logging
+import multiprocessing
+import os
+import signal
+import sys
+import traceback
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from functools import partial
+from multiprocessing import connection, resource_tracker
+from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING, Any, final
 
-from loopwarden._log import report
+from loopwarden._blocking import SYSTEM
+from loopwarden._log import describe, report
 from loopwarden.actors.offload._thread_workers import ThreadCrew, name_of
-from loopwarden.actors.offload._work_process import WorkProcess, pack, unpack
 from loopwarden.actors.runtime._exit_hook import stop_forgotten
 from loopwarden.errors import ActorDeadError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from multiprocessing.connection import Connection
+    from multiprocessing.process import BaseProcess
+
+    from typing_extensions import Buffer
 
     from loopwarden._blocking import Blocking
     from loopwarden.actors.offload._thread_workers import Done
 
-__all__ = ["ProcessCrew"]
+__all__ = ["ProcessCrew", "WorkProcess", "pack", "unpack"]
+
+#: What a whole group of processes is sent, by Ctrl-C or by systemd: the parent's to act on, not theirs.
+GROUP_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
+
+# From the class's own dictionary, because type checkers take the built-in function in it for a method.
+_loads: Callable[[Buffer], Any] = vars(ForkingPickler)["loads"]
+
+
+@final
+class WorkProcess:
+    """A process of ours, seen from its parent; one thread owns it, and others may only kill it.
+
+    It is spawned, not forked: a fork would carry our locks along, in whatever state they are.
+
+    Args:
+        name: What it is called.
+
+    Raises:
+        OSError: if the system allows no more processes.
+    """
+
+    def __init__(self, name: str) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._connection, there = context.Pipe()
+        # No daemon: those may have no children of their own, and a function may want some.
+        self._process = context.Process(target=_serve, args=(there,), name=name, daemon=False)
+        try:
+            _start(self._process)
+            self._end = _end_of(self._process)
+        except BaseException:
+            self._connection.close()
+            raise
+        finally:
+            there.close()  # or there would be no end of file when the process is gone
+
+    @property
+    def has_ended(self) -> bool:
+        """True from its end on, for whatever reason."""
+        return bool(connection.wait([self._end], 0))
+
+    def ask(self, request: bytes) -> bytes | None:
+        """Hand it a job, and block until it answers; None if it has died, or is killed."""
+        with suppress(EOFError, OSError):
+            self._connection.send_bytes(request)
+            connection.wait([self._connection, self._end])
+            if self._connection.poll():  # also if it has ended: it may have answered before
+                return self._connection.recv_bytes()
+        return None
+
+    def kill(self) -> None:
+        """End it at once; only before `end`, which gives its number back to the system."""
+        self._process.kill()
+
+    def end(self, patience: float) -> int | None:
+        """Let it end within ``patience`` seconds, kill it otherwise, and reap it; return its exit code."""
+        self._connection.close()
+        connection.wait([self._end], patience)
+        self._process.kill()
+        self._process.join()
+        os.close(self._end)
+        return self._process.exitcode
+
+
+def pack(function: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
+    """Return a request; raises what pickling raises."""
+    # No view of a buffer: the frames of an error may keep it until the interpreter ends, which complains about a view.
+    return bytes(ForkingPickler.dumps((function, args)))
+
+
+def unpack(answer: bytes) -> object:
+    """Return the result in an answer, or raise the error in it, with a note of where it was raised."""
+    result, error, trace = _loads(answer)
+    if error is None:
+        return result
+    with suppress(Exception):  # its notes are other people's
+        BaseException.add_note(error, f"in another process:\n{trace}")
+    raise error
+
+
+def _start(process: BaseProcess) -> None:
+    """Start a process; it inherits what is blocked here, until `_serve` ignores it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, GROUP_SIGNALS)
+    try:
+        resource_tracker.ensure_running()  # every process needs it, and starting it unblocks the same signals
+        signal.pthread_sigmask(signal.SIG_BLOCK, GROUP_SIGNALS)
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _end_of(process: BaseProcess) -> int:
+    """Return what can be read once a process has ended.
+
+    Its pipes tell it too, but not as long as a child of its own lives on and has inherited them: elsewhere than on
+    Linux, such a child has to be waited for.
+    """
+    if sys.platform == "linux" and process.pid is not None:
+        with suppress(OSError):  # an old kernel; or it has ended already, and so have its pipes
+            return os.pidfd_open(process.pid)
+    return os.dup(process.sentinel)
+
+
+# In that process
+
+
+def _serve(asked: Connection) -> None:
+    """Answer one request after another, until the parent closes the connection or is gone."""
+    for each in GROUP_SIGNALS:
+        signal.signal(each, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, GROUP_SIGNALS)
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        SYSTEM.start_thread(partial(_end_with, parent), "loopwarden-parent")
+        _be_killed_with(parent)
+    with suppress(EOFError, OSError):
+        while True:
+            asked.send_bytes(_answer(asked.recv_bytes()))
+
+
+def _answer(request: bytes) -> Buffer:
+    """Run what was asked for; whatever comes of it is an answer that can be read."""
+    try:
+        function, args = _loads(request)
+        return ForkingPickler.dumps((function(*args), None, ""))
+    except BaseException as error:  # noqa: BLE001  isolates user code
+        trace = "".join(traceback.format_exception(error))
+        try:
+            answer = ForkingPickler.dumps((None, error, trace))
+            if isinstance(_loads(answer)[1], BaseException):
+                return answer
+        except BaseException:  # noqa: BLE001, S110  as above; what it is told as instead comes next
+            pass
+        return ForkingPickler.dumps((None, RuntimeError(describe(error)), trace))
+
+
+def _be_killed_with(parent: BaseProcess) -> None:
+    """Have the system kill this process when its parent is gone, also in the middle of code that holds the GIL.
+
+    Nothing is written to the pipe that multiprocessing keeps to a child, so the only signal that comes from it is that
+    of its end. ``PR_SET_PDEATHSIG`` would not do: it counts the end of the thread that made the process, and a pool's
+    threads end before the parent does.
+    """
+    if sys.platform != "linux":
+        return  # a signal of the system's choice can be had from a pipe only there
+    with suppress(OSError):
+        fcntl.fcntl(parent.sentinel, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(parent.sentinel, fcntl.F_SETSIG, signal.SIGKILL)
+        flags = fcntl.fcntl(parent.sentinel, fcntl.F_GETFL)
+        fcntl.fcntl(parent.sentinel, fcntl.F_SETFL, flags | os.O_ASYNC)
+
+
+def _end_with(parent: BaseProcess) -> None:
+    """End this process when its parent is gone, however that was: nobody else would."""
+    parent.join()
+    os._exit(1)
+
 
 #: Seconds that an idle process has to end by itself, so that what its functions have left for its exit is done.
 GRACE = 1.0

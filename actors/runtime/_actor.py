@@ -17,9 +17,8 @@ from loopwarden._blocking import SYSTEM
 from loopwarden._callbacks import Resolving
 from loopwarden._log import describe, report
 from loopwarden._ticket import SharedTicket, Ticket, write
-from loopwarden.actors.runtime._envelope import refuse, tickets_of
 from loopwarden.actors.runtime._exit_hook import forget, note_ending, remember
-from loopwarden.actors.runtime._inbox import Inbox
+from loopwarden.actors.runtime._inbox import Inbox, refuse, tickets_of
 from loopwarden.actors.runtime._ref import ControlRef
 from loopwarden.actors.runtime._registry import register, unregister
 from loopwarden.actors.runtime._request import TicketCarrier
@@ -32,7 +31,7 @@ from pykka.messages import _ActorStop  # pyright: ignore[reportPrivateUsage]  # 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from loopwarden.actors.runtime._envelope import Envelope
+    from loopwarden.actors.runtime._inbox import Envelope
 
 __all__ = ["ActorExit", "ControlActor", "Deferred"]
 

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from loopwarden._log import describe
 from loopwarden._ticket import Ticket, orphan, resolve_from, write
-from loopwarden.actors.runtime._envelope import refuse
+from loopwarden.actors.runtime._inbox import refuse
 from loopwarden.actors.runtime._request import Request, TicketCarrier
 from loopwarden.errors import ActorDeadError
 

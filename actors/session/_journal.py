@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from loopwarden.actors.session._journal_file import JournalFile
-    from loopwarden.actors.session._reducers import Reducers, Slices
+    from loopwarden.actors.session._slice import Reducers, Slices
     from loopwarden.actors.session._snapshot import SessionCodec
 
 __all__ = ["Journal"]

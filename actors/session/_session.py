@@ -14,8 +14,8 @@ from loopwarden._log import describe, report, type_name
 from loopwarden.actors.runtime._actor import ControlActor, Deferred
 from loopwarden.actors.runtime._request import MessageKinds
 from loopwarden.actors.session._journal_file import JournalFile
-from loopwarden.actors.session._reducers import DispatchResult, Reducers
 from loopwarden.actors.session._session_ref import Adopt, ChildEnded, Restore, SessionRef, StateRequest, ready_ref
+from loopwarden.actors.session._slice import DispatchResult, Reducers
 from loopwarden.actors.session._snapshot import SessionCodec
 from loopwarden.actors.session._state import Ledger
 from loopwarden.clock import Clock, resolve_clock
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from types import TracebackType
 
-    from loopwarden.actors.runtime._envelope import Envelope
+    from loopwarden.actors.runtime._inbox import Envelope
     from loopwarden.actors.session._slice import Slice
     from loopwarden.actors.session._snapshot import SessionSnapshot
 

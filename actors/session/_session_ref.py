@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from types import TracebackType
 
-    from loopwarden.actors.session._reducers import DispatchResult, Slices
     from loopwarden.actors.session._session import Session
-    from loopwarden.actors.session._slice import SliceView
+    from loopwarden.actors.session._slice import DispatchResult, Slices, SliceView
     from loopwarden.actors.session._snapshot import Recovery
 
 __all__ = ["Adopt", "ChildEnded", "Restore", "SessionRef", "StateRequest", "ready_ref"]

@@ -12,7 +12,7 @@ from loopwarden._log import describe
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from loopwarden.actors.session._reducers import Slices
+    from loopwarden.actors.session._slice import Slices
 
 __all__ = ["Recovery", "SessionCodec", "SessionSnapshot", "SliceSnapshot"]
 

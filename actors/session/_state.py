@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast, final
 from loopwarden._log import report
 from loopwarden.actors.session._journal import Journal
 from loopwarden.actors.session._journal_record import RESTORE
-from loopwarden.actors.session._reducers import DispatchResult
+from loopwarden.actors.session._slice import DispatchResult
 from loopwarden.errors import JournalError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from loopwarden.actors.runtime._envelope import Envelope
+    from loopwarden.actors.runtime._inbox import Envelope
     from loopwarden.actors.session._journal_file import JournalFile
-    from loopwarden.actors.session._reducers import Reducers, Slices
+    from loopwarden.actors.session._slice import Reducers, Slices
     from loopwarden.actors.session._snapshot import Recovery, SessionCodec, SessionSnapshot
 
 __all__ = ["Fold", "Ledger"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, final
 
 from loopwarden.errors import MailboxClosedError
-from loopwarden.mailbox._pace import paced
+from loopwarden.mailbox._dead_letter import paced
 from loopwarden.mailbox._validation import check_id, check_ids, check_limit
 
 if TYPE_CHECKING:
@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from loopwarden.mailbox._dead_letter import DeadLetter
     from loopwarden.mailbox._message import Message
     from loopwarden.mailbox._token import Token
-    from loopwarden.mailbox.memory._desk import Desk
-    from loopwarden.mailbox.memory._mailbox import InMemoryMailbox
+    from loopwarden.mailbox.memory._mailbox import Desk, InMemoryMailbox
     from loopwarden.mailbox.memory._queue import Entry
 
 __all__ = ["InMemoryDeadLetters"]

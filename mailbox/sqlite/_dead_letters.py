@@ -7,8 +7,7 @@ import secrets
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 
 from loopwarden.errors import MailboxClosedError, ReplyNotAvailableError, SerializationError
-from loopwarden.mailbox._dead_letter import DeadLetter
-from loopwarden.mailbox._pace import paced
+from loopwarden.mailbox._dead_letter import DeadLetter, paced
 from loopwarden.mailbox._validation import check_id, check_ids, check_limit
 from loopwarden.mailbox.sqlite._queue import UNREADABLE, Row, SqliteQueue
 from loopwarden.mailbox.sqlite._receive import receive

@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 
 from loopwarden.clock import Clock, resolve_clock
 from loopwarden.errors import MailboxClosedError, MailboxFullError, SerializationError
-from loopwarden.mailbox._capabilities import Capabilities
 from loopwarden.mailbox._codec import Codec
-from loopwarden.mailbox._contract import Reaped
-from loopwarden.mailbox._lookout import wait_visible
-from loopwarden.mailbox._replies import reply_target
+from loopwarden.mailbox._contract import Capabilities, Reaped
+from loopwarden.mailbox._message import reply_target
 from loopwarden.mailbox._validation import (
     DEDUP_WINDOW,
     check_bodies,
@@ -26,10 +24,10 @@ from loopwarden.mailbox._validation import (
     check_reply_to,
     check_seconds,
 )
+from loopwarden.mailbox._waiters import wait_visible
 from loopwarden.mailbox.sqlite._dead_letters import SqliteDeadLetters
-from loopwarden.mailbox.sqlite._lookout import SqliteLookout
 from loopwarden.mailbox.sqlite._queue import Row, SqliteQueue
-from loopwarden.mailbox.sqlite._receive import RECHECK, receive
+from loopwarden.mailbox.sqlite._receive import RECHECK, SqliteLookout, receive
 from loopwarden.mailbox.sqlite._store import SqliteStore
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, final
 
 from loopwarden._log import report
 from loopwarden.errors import MailboxClosedError
@@ -11,13 +11,15 @@ from loopwarden.mailbox._token import Token, wait_with
 from loopwarden.mailbox._validation import check_receive, check_token
 
 if TYPE_CHECKING:
-    from loopwarden._blocking import Gate
+    from loopwarden._blocking import Gate, Lock
     from loopwarden.clock import Clock
     from loopwarden.mailbox._message import Message
+    from loopwarden.mailbox._waiters import Waiters
     from loopwarden.mailbox.sqlite._queue import SqliteQueue
     from loopwarden.mailbox.sqlite._store import SqliteStore
 
-__all__ = ["RECHECK", "receive"]
+
+__all__ = ["RECHECK", "SqliteLookout", "receive"]
 
 B = TypeVar("B")
 
@@ -81,3 +83,36 @@ def _tell(mailbox: str, unread: list[tuple[str, str, str]]) -> list[tuple[str, s
     for message_id, reason, error in unread:
         report(logging.WARNING, "mailbox %r: message %s is a dead letter, %s: %s", mailbox, message_id, reason, error)
     return []
+
+
+@final
+class SqliteLookout:
+    """Looks at one mailbox of a store."""
+
+    def __init__(self, store: SqliteStore, name: str, waiters: Waiters, clock: Clock) -> None:
+        self._store = store
+        self._name = name
+        self._clock = clock
+        self.waiters = waiters
+
+    @property
+    def name(self) -> str:
+        """The mailbox's."""
+        return self._name
+
+    @property
+    def lock(self) -> Lock:
+        """The store's."""
+        return self._store.lock
+
+    def look(self) -> tuple[bool, float]:
+        """Say whether something is visible or due, and when to look again; see `Lookout.look`."""
+        if self._store.closed:
+            raise MailboxClosedError(self._name)
+        self._store.bell.listen()
+        with self._store.connection(self._name) as cursor:
+            [due] = cursor.execute("SELECT min(due) FROM messages WHERE mailbox = ?", (self._name,)).fetchone()
+        if due is None:
+            return False, RECHECK
+        until = due - self._clock.wall()
+        return until <= 0, min(RECHECK, max(0.0, until))

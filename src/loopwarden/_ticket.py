@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import sys
 from contextlib import suppress
 from types import FunctionType
@@ -11,10 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import pykka
 from typing_extensions import override
 
-from loopwarden._arguments import as_tuple, check_callable, is_wait
+from loopwarden._arguments import as_tuple, check_callable, is_number, is_wait
 from loopwarden._blocking import CURRENT, Blocking, Slot
 from loopwarden._callbacks import Entry, Resolving, forget_callback, run_callbacks
-from loopwarden._log import describe
+from loopwarden._log import describe, report
 from loopwarden.clock import patience_clock
 from loopwarden.errors import (
     TicketAlreadyCompletedError,
@@ -24,12 +25,24 @@ from loopwarden.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable
+    from collections.abc import Callable, Generator, Iterable, Sequence
     from types import TracebackType
 
     from loopwarden.clock import Clock
 
-__all__ = ["SharedTicket", "Ticket", "check_wait", "orphan", "resolve_from", "settle", "wait_all", "write"]
+__all__ = [
+    "SharedTicket",
+    "Ticket",
+    "check_wait",
+    "checked_timeout",
+    "in_time",
+    "orphan",
+    "resolve_from",
+    "settle",
+    "wait_all",
+    "when_all",
+    "write",
+]
 
 T = TypeVar("T")
 J = TypeVar("J")
@@ -408,3 +421,54 @@ def wait_all(tickets: Iterable[Ticket[T]], timeout: float | None = None) -> list
             pending = sum(not each.is_ready() for each in waited_for)
             raise TicketTimeoutError(timeout or 0.0, f" to {pending} of {len(waited_for)} tickets", pending)
     return [ticket.wait(0) for ticket in waited_for]
+
+
+def in_time(answer: Ticket[R], timeout: float, late: Callable[[], R], clock: Clock, what: str) -> Ticket[R]:
+    """Return a ticket for ``answer``, or for ``late()`` if ``timeout`` passes first.
+
+    Args:
+        answer: What is waited for.
+        timeout: Seconds of the clock; with zero it is late unless it is there.
+        late: Makes the other answer; called on the clock's thread.
+        clock: The time.
+        what: Is said in the log if there is no thread for the timer, and so no time-out.
+    """
+    reply = answer.map(lambda result: result)
+    if timeout == 0:
+        write(reply, late())
+        return reply
+    try:
+        timer = clock.call_later(timeout, lambda: write(reply, late()))
+    except RuntimeError as error:
+        report(logging.WARNING, "%s has no time-out", what, error=error)
+    else:
+        reply.on_ready(lambda _: timer.cancel())
+    return reply
+
+
+def when_all(tickets: Sequence[Ticket[Any]], blocking: Blocking) -> Ticket[None]:
+    """Return a ticket that resolves when all others have, whatever their answers are."""
+    done: Ticket[None] = Ticket(blocking)
+    missing = [None] * len(tickets)
+
+    def arrived(_: Ticket[Any]) -> None:
+        missing.pop()  # one atomic step, so that the last of them finds it empty
+        if not missing:
+            write(done)
+
+    if not missing:
+        write(done)
+    for ticket in tickets:
+        ticket.on_ready(arrived)
+    return done
+
+
+def checked_timeout(timeout: float) -> float:
+    """Return a time-out that is one.
+
+    Raises:
+        ValueError: if it is no number of seconds from 0 on.
+    """
+    if not is_number(timeout) or timeout < 0:
+        raise ValueError(f"timeout must be a number of seconds from 0 on, got {describe(timeout)}")
+    return timeout

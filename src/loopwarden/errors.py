@@ -41,29 +41,14 @@ Invalid fields of a message are reported by pydantic's own ``ValidationError``, 
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pykka
 
 from loopwarden._log import describe
-from loopwarden._mailbox_errors import (
-    InvalidParameterError,
-    MailboxClosedError,
-    MailboxConnectionError,
-    MailboxError,
-    MailboxFullError,
-    MessageFinalizedError,
-    ReceiptHandleExpiredError,
-    ReplyNotAvailableError,
-    SerializationError,
-)
-from loopwarden._root_error import LoopwardenError
-from loopwarden._session_errors import (
-    JournalDamagedError,
-    JournalDeletedError,
-    JournalError,
-    JournalLockedError,
-    JournalReplayError,
-    JournalUnavailableError,
-)
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = [
     "ActorDeadError",
@@ -101,6 +86,10 @@ __all__ = [
     "TicketTimeoutError",
     "UnsupportedRequestError",
 ]
+
+
+class LoopwardenError(Exception):
+    """Root of all errors raised here."""
 
 
 class TicketError(LoopwardenError):
@@ -282,3 +271,146 @@ class SupervisorGaveUp(SupervisionError):  # noqa: N818  it is what happened, as
         )
         self.supervisor = supervisor
         self.__cause__ = cause
+
+
+class JournalError(LoopwardenError):
+    """The journal of a session could not be used.
+
+    Attributes:
+        path: The file.
+    """
+
+    def __init__(self, path: Path, text: str) -> None:
+        super().__init__(f"journal {str(path)!r}: {text}")
+        self.path = path
+
+
+class JournalDamagedError(JournalError):
+    """What is in the file is not what was written, and nothing that is intact can replace it. Nothing was changed.
+
+    Attributes:
+        session: Whose part of the file it is.
+        sequence: The number of the first record, or of the snapshot, that is damaged; None if the file itself is.
+    """
+
+    def __init__(self, path: Path, text: str, session: str = "", sequence: int | None = None) -> None:
+        super().__init__(path, text)
+        self.session = session
+        self.sequence = sequence
+
+
+class JournalDeletedError(JournalError):
+    """The file was deleted, moved or replaced while a session had it open, so what is written there is lost."""
+
+
+class JournalLockedError(JournalError):
+    """Another session, here or in another process, has the file, or has taken it over."""
+
+
+class JournalReplayError(JournalError):
+    """A record is intact, but this session cannot have written it; ``__cause__`` is why.
+
+    Attributes:
+        session: Whose part of the file it is.
+        sequence: The number of the record or of the snapshot.
+    """
+
+    def __init__(self, path: Path, session: str, sequence: int, text: str) -> None:
+        super().__init__(path, f"number {sequence} of session {session!r} cannot be replayed: {text}")
+        self.session = session
+        self.sequence = sequence
+
+
+class JournalUnavailableError(JournalError):
+    """The file cannot be read or written for now: the disk is full, or somebody else keeps it locked."""
+
+
+class MailboxError(LoopwardenError):
+    """A mailbox could not do what it was asked.
+
+    Attributes:
+        mailbox: The name of the mailbox.
+    """
+
+    def __init__(self, mailbox: str, text: str) -> None:
+        super().__init__(f"mailbox {mailbox!r}: {text}")
+        self.mailbox = mailbox
+
+
+class InvalidParameterError(MailboxError, ValueError):
+    """A value is out of its range; nothing was changed.
+
+    Attributes:
+        parameter: The name of the parameter.
+        value: What was given.
+    """
+
+    def __init__(self, mailbox: str, parameter: str, value: object, expected: str) -> None:
+        super().__init__(mailbox, f"{parameter} must be {expected}, got {describe(value)}")
+        self.parameter = parameter
+        self.value = value
+
+
+class MailboxClosedError(MailboxError):
+    """The mailbox was closed."""
+
+    def __init__(self, mailbox: str) -> None:
+        super().__init__(mailbox, "it is closed")
+
+
+class MailboxConnectionError(MailboxError):
+    """The store behind the mailbox cannot be reached, or does not answer, for now."""
+
+
+class MailboxFullError(MailboxError):
+    """There is no room, and none was made in time.
+
+    Attributes:
+        max_size: How many messages it holds at most.
+    """
+
+    def __init__(self, mailbox: str, max_size: int) -> None:
+        super().__init__(mailbox, f"it is full, with {max_size} messages")
+        self.max_size = max_size
+
+
+class MessageFinalizedError(MailboxError):
+    """This message was acknowledged, returned or dead-lettered before, by whoever holds it.
+
+    Attributes:
+        message_id: The message.
+    """
+
+    def __init__(self, mailbox: str, message_id: str) -> None:
+        super().__init__(mailbox, f"message {message_id} was finalised before")
+        self.message_id = message_id
+
+
+class ReceiptHandleExpiredError(MailboxError):
+    """The delivery is over: its lease has ended, or its worker was fenced. Nothing was changed.
+
+    Attributes:
+        message_id: The message.
+        receipt_handle: The delivery that is over.
+    """
+
+    def __init__(self, mailbox: str, message_id: str, receipt_handle: str) -> None:
+        super().__init__(mailbox, f"delivery {receipt_handle} of message {message_id} is over")
+        self.message_id = message_id
+        self.receipt_handle = receipt_handle
+
+
+class ReplyNotAvailableError(MailboxError):
+    """The message names no mailbox for a reply, or one that cannot be found.
+
+    Attributes:
+        message_id: The message.
+    """
+
+    def __init__(self, mailbox: str, message_id: str, why: str) -> None:
+        super().__init__(mailbox, f"message {message_id} cannot be replied to: {why}")
+        self.message_id = message_id
+
+
+class SerializationError(MailboxError):
+    """The body is not what the mailbox carries, or cannot be written as JSON."""

@@ -7,10 +7,11 @@ import logging
 import os
 import sys
 from contextlib import suppress
+from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from loopwarden._helper import run_apart
 from loopwarden._log import flush_log, report
+from loopwarden._threads import run_apart
 from loopwarden._ticket import Ticket
 from loopwarden.actors import AbandonRequest, LoopRef
 from loopwarden.actors.runtime._exit_hook import alive
@@ -21,9 +22,30 @@ if TYPE_CHECKING:
 
     from loopwarden.actors import ControlRef
     from loopwarden.clock import Clock
-    from loopwarden.supervision.daemons._exit_code import ExitCode
 
-__all__ = ["depart"]
+__all__ = ["ExitCode", "depart"]
+
+
+class ExitCode(IntEnum):
+    """The codes with which a process of loops ends.
+
+    They keep clear of Python's own (1, 2), of the shell's (126 and above), and of each other, so that Kubernetes'
+    ``podFailurePolicy`` and systemd's ``RestartPreventExitStatus`` can tell them apart.
+    """
+
+    #: Everything was stopped in time.
+    OK = 0
+    #: The root supervisor gave up, or could not start its children.
+    GAVE_UP = 70
+    #: More threads hang than may, so only a new process helps; all other leases were returned first.
+    TOO_MANY_ZOMBIES = 71
+    #: A loop hangs whose policy is to end the process.
+    STALLED = 72
+    #: The time for a shutdown was over before everything had stopped.
+    DRAIN_TIMED_OUT = 75
+    #: A setting is wrong, so nothing was started.
+    BAD_CONFIGURATION = 78
+
 
 #: Seconds that stores have to take back what was in the hands of those that did not stop.
 LAST_SECONDS = 2.0

@@ -11,8 +11,8 @@ from typing_extensions import override
 
 from loopwarden._arguments import as_tuple
 from loopwarden._backoff import Backoff
-from loopwarden._helper import Helper
 from loopwarden._log import describe, report, type_name
+from loopwarden._threads import Helper
 from loopwarden.actors import ControlActor
 from loopwarden.actors.runtime._request import MessageKinds
 from loopwarden.clock import Clock, Timer, resolve_clock

@@ -6,7 +6,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Self, TypeVar, final
 
 from loopwarden._log import describe
-from loopwarden._patience import checked_timeout
+from loopwarden._ticket import checked_timeout
 from loopwarden.actors import AbandonRequest, ControlActor, LoopActor, ShutdownRequest
 from loopwarden.clock import Clock, resolve_clock
 from loopwarden.errors import StartFailed, StillRunningError

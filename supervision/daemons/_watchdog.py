@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, cast, final
 from typing_extensions import override
 
 from loopwarden._arguments import as_tuple, check_callable, is_number, is_whole
-from loopwarden._helper import run_apart
 from loopwarden._log import describe, report, type_name
+from loopwarden._threads import run_apart
 from loopwarden.actors import (
     ZOMBIES,
     AbandonRequest,
@@ -22,12 +22,11 @@ from loopwarden.actors import (
     RecallRequest,
     StallReport,
 )
-from loopwarden.actors.loop._stack import stack_of
+from loopwarden.actors.loop._health import stack_of
 from loopwarden.actors.runtime._request import MessageKinds
 from loopwarden.clock import Clock, Timer, resolve_clock
 from loopwarden.errors import UnsupportedRequestError
-from loopwarden.supervision.daemons._exit import depart
-from loopwarden.supervision.daemons._exit_code import ExitCode
+from loopwarden.supervision.daemons._exit import ExitCode, depart
 from loopwarden.supervision.policy._stall import Rung, StallPolicy, next_rung
 from loopwarden.supervision.tree._requests import WhichChildrenRequest
 

@@ -95,7 +95,7 @@ class ProbeServer:
     ) -> None:
         clock = resolve_clock(clock)
         _check(port, host, timeout, max_connections)
-        from loopwarden.supervision.health._listener import ProbeListener  # noqa: PLC0415  it takes 10 ms
+        from loopwarden.supervision.health._http import ProbeListener  # noqa: PLC0415  it takes 10 ms
 
         self._bell = _Bell()
         try:

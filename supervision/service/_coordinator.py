@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, ClassVar, final
 
 from loopwarden._blocking import SYSTEM
 from loopwarden._forks import at_fork
-from loopwarden._helper import run_apart
 from loopwarden._log import describe, report
+from loopwarden._threads import run_apart
 from loopwarden.clock import SYSTEM_CLOCK
 from loopwarden.supervision.service._signals import SignalRelay, signal_name
 

@@ -15,7 +15,7 @@ from loopwarden.actors import LoopActor, ShutdownConfirmRequest
 from loopwarden.actors.loop._protocols import check_loop
 from loopwarden.clock import Clock, resolve_clock
 from loopwarden.errors import LoopAbandonedError
-from loopwarden.supervision.daemons._exit_code import ExitCode
+from loopwarden.supervision.daemons._exit import ExitCode
 from loopwarden.supervision.service._coordinator import ShutdownCoordinator
 from loopwarden.supervision.service._report import report_of
 from loopwarden.supervision.service._service import Service

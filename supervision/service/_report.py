@@ -9,8 +9,8 @@ from pydantic import BaseModel, ConfigDict
 from typing_extensions import override
 
 from loopwarden.actors import MessageFate, ShutdownResult
-from loopwarden.actors.loop._fates import merged_fates
-from loopwarden.supervision.daemons._exit_code import ExitCode
+from loopwarden.actors.loop._health import merged_fates
+from loopwarden.supervision.daemons._exit import ExitCode
 
 __all__ = [
     "LAST_SECONDS",

@@ -11,8 +11,7 @@ import pykka
 
 from loopwarden._arguments import as_tuple, is_whole
 from loopwarden._log import describe
-from loopwarden._patience import checked_timeout
-from loopwarden._ticket import SharedTicket, Ticket, write
+from loopwarden._ticket import SharedTicket, Ticket, checked_timeout, write
 from loopwarden.clock import Clock, resolve_clock
 from loopwarden.supervision.daemons._reaper import ReaperActor
 from loopwarden.supervision.daemons._scope import DaemonScope

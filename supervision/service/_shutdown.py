@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol, final
 
 import pykka
 
-from loopwarden._helper import run_apart
 from loopwarden._log import describe, report
+from loopwarden._threads import run_apart
 from loopwarden._ticket import SharedTicket, Ticket, write
 from loopwarden.actors import ZOMBIES, AbandonRequest, ShutdownConfirmRequest, ShutdownRequest, ShutdownResult
 from loopwarden.actors.loop._messages import StopSoon

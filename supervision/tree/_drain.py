@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
-from loopwarden._patience import when_all
-from loopwarden._ticket import write
+from loopwarden._ticket import when_all, write
 from loopwarden.actors import IntakeStatus, LoopRef
 
 if TYPE_CHECKING:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeAlias, final
 
-from loopwarden._patience import when_all
-from loopwarden._ticket import Ticket, settle
+from loopwarden._ticket import Ticket, settle, when_all
 from loopwarden.actors import ControlRef, DrainRequest, IntakeStatus, LoopRef, PauseRequest, ResumeRequest
 from loopwarden.errors import ActorDeadError, UnsupportedRequestError
 

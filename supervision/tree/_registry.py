@@ -9,9 +9,8 @@ from loopwarden._ticket import write
 from loopwarden.actors import ActorExit, ShutdownResult
 from loopwarden.errors import ChildUnavailableError, LoopAbandonedError
 from loopwarden.supervision.policy._child import ChildState
-from loopwarden.supervision.tree._child_ref import ChildRef
+from loopwarden.supervision.tree._child_ref import ChildRef, Occupant, Seat
 from loopwarden.supervision.tree._requests import ChildCounts, ChildInfo
-from loopwarden.supervision.tree._seat import Occupant, Seat
 
 if TYPE_CHECKING:
     from collections.abc import Collection

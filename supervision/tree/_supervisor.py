@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 from typing_extensions import Unpack, override
 
 from loopwarden._log import describe, report
-from loopwarden._patience import in_time
-from loopwarden._ticket import Ticket, write
+from loopwarden._ticket import Ticket, in_time, write
 from loopwarden.actors import (
     AbandonRequest,
     AbandonResult,
@@ -32,11 +31,10 @@ from loopwarden.clock import Clock, resolve_clock
 from loopwarden.errors import SupervisionError
 from loopwarden.supervision.policy._machine import Phase
 from loopwarden.supervision.tree._child_ref import ForChild
+from loopwarden.supervision.tree._child_requests import ERRANDS, Errands, Reception, answer_for_one_that_is_gone
 from loopwarden.supervision.tree._drain import CloseDown, Conducted
-from loopwarden.supervision.tree._errands import ERRANDS, Errands
 from loopwarden.supervision.tree._executor import Household
-from loopwarden.supervision.tree._reception import Reception, answer_for_one_that_is_gone
-from loopwarden.supervision.tree._reports import Report
+from loopwarden.supervision.tree._incarnation import Report
 from loopwarden.supervision.tree._requests import EventsRequest, SubscribeRequest, UnsubscribeRequest
 from loopwarden.supervision.tree._spec import SupervisorOptions, SupervisorSpec
 from loopwarden.supervision.tree._supervisor_ref import SupervisorRef

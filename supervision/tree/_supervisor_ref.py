@@ -23,9 +23,8 @@ if TYPE_CHECKING:
     import pykka
 
     from loopwarden.supervision.policy._child import ChildState
-    from loopwarden.supervision.tree._child_ref import ChildRef
+    from loopwarden.supervision.tree._child_ref import ChildRef, Seat
     from loopwarden.supervision.tree._events import SupervisionEvent
-    from loopwarden.supervision.tree._seat import Seat
     from loopwarden.supervision.tree._spec import ChildSpec
     from loopwarden.supervision.tree._supervisor import Supervisor
 

@@ -19,7 +19,7 @@ from loopwarden.supervision.policy._effects import (
     Wake,
 )
 from loopwarden.supervision.policy._machine import Family
-from loopwarden.supervision.policy._verdict import ChildExit, ExitReason, exit_of
+from loopwarden.supervision.policy._restart import ChildExit, ExitReason, exit_of
 from loopwarden.supervision.tree._spec import ChildSpec, SupervisorSpec
 
 if TYPE_CHECKING:

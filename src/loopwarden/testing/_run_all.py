@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, final
 
-from loopwarden.actors.consumers._handler import check_handler, refuse_unfinished
+from loopwarden.actors.consumers._mailbox_worker import check_handler, refuse_unfinished
 from loopwarden.errors import ReceiptHandleExpiredError
 
 if TYPE_CHECKING:

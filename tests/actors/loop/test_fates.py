@@ -8,7 +8,7 @@ import pytest
 
 from loopwarden import HealthCheckRequest, LoopActor, ShutdownRequest
 from loopwarden.actors import AbandonRequest, MailboxLoop, MessageFate, RecallRequest
-from loopwarden.actors.loop._fates import Fate, merged_fates
+from loopwarden.actors.loop._health import Fate, merged_fates
 from loopwarden.mailbox import InMemoryMailbox, Message
 from loopwarden.testing import FakeClock, Hold
 

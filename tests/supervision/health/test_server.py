@@ -22,7 +22,7 @@ from loopwarden import Token
 from loopwarden._ticket import Ticket, wait_all, write
 from loopwarden.clock import SystemClock
 from loopwarden.supervision import DaemonScope, Probe, ProbeAnswer, ProbeServer
-from loopwarden.supervision.health._handler import LONGEST
+from loopwarden.supervision.health._http import LONGEST
 from loopwarden.supervision.health._server import REST
 from loopwarden.testing import FakeClock, FaultyBlocking, Hold, wait_no_threads
 

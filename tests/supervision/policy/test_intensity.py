@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loopwarden.supervision.policy._intensity import admit
+from loopwarden.supervision.policy._restart import admit
 
 
 def admitted(times: list[float], intensity: int | None, period: float) -> list[bool]:

@@ -15,7 +15,7 @@ from loopwarden.errors import (
 )
 from loopwarden.supervision.policy._effects import EventKind, Note
 from loopwarden.supervision.policy._machine import Phase
-from loopwarden.supervision.policy._verdict import ExitReason, exit_of
+from loopwarden.supervision.policy._restart import ExitReason, exit_of
 
 STRATEGIES = ["one_for_one", "rest_for_one", "one_for_all"]
 GROUPS = ["rest_for_one", "one_for_all"]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from loopwarden._backoff import Backoff
 from loopwarden.supervision.policy._machine import Phase
-from loopwarden.supervision.policy._verdict import exit_of
+from loopwarden.supervision.policy._restart import exit_of
 
 STRATEGIES = ["one_for_one", "rest_for_one", "one_for_all"]
 GROUPS = ["rest_for_one", "one_for_all"]

@@ -18,7 +18,7 @@ from supervisor_model import ENDS, START_TIMEOUT, End, ModelSupervisor, World, s
 from loopwarden.errors import LoopAbandonedError
 from loopwarden.supervision.policy._effects import Answer, Effect, Finish, GiveUp, Note, Ready, Start, Stop, Wake
 from loopwarden.supervision.policy._machine import Family
-from loopwarden.supervision.policy._verdict import exit_of
+from loopwarden.supervision.policy._restart import exit_of
 from loopwarden.supervision.tree._spec import ChildSpec, Restart, SupervisorSpec
 
 if TYPE_CHECKING:

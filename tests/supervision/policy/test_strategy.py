@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from loopwarden.supervision.policy._strategy import dragged_along
+from loopwarden.supervision.policy._restart import dragged_along
 
 if TYPE_CHECKING:
     from loopwarden.supervision.tree._spec import Strategy

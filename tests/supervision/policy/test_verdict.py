@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from loopwarden.errors import LoopAbandonedError, SupervisorGaveUp
-from loopwarden.supervision.policy._verdict import ChildExit, ExitReason, Verdict, exit_of, judge
+from loopwarden.supervision.policy._restart import ChildExit, ExitReason, Verdict, exit_of, judge
 
 if TYPE_CHECKING:
     from loopwarden.supervision.tree._spec import Decision, Restart

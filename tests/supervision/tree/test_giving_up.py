@@ -14,7 +14,7 @@ from loopwarden.mailbox import InMemoryMailbox
 from loopwarden.supervision import ExitCode, Service
 from loopwarden.supervision.policy._budget import Budget
 from loopwarden.supervision.tree._drain import CloseDown
-from loopwarden.supervision.tree._stop_throttle import AT_ONCE, PATIENCE
+from loopwarden.supervision.tree._executor import AT_ONCE, PATIENCE
 from loopwarden.testing import FakeClock, Hold, ProbeLoop
 
 if TYPE_CHECKING:

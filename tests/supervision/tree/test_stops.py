@@ -6,7 +6,7 @@ from nursery import Nursery, supervising
 
 from loopwarden import ShutdownRequest, wait_all
 from loopwarden.clock import SystemClock
-from loopwarden.supervision.tree._stop_throttle import AT_ONCE, PATIENCE
+from loopwarden.supervision.tree._executor import AT_ONCE, PATIENCE
 from loopwarden.testing import FakeClock, FaultyBlocking, Hold, ProbeLoop
 
 MORE = AT_ONCE + 8

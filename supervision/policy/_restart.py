@@ -1,28 +1,19 @@
-"""What follows from the end of a child, as a pure function.
-
-    | restart type | normal reason        | other reason         |
-    |--------------|----------------------|----------------------|
-    | permanent    | restart              | restart              |
-    | transient    | stays down           | restart              |
-    | temporary    | spec deleted         | spec deleted         |
-
-Only ends that nobody asked for are judged.
-"""
+"""When a child is restarted, how often, and who with: Erlang's rules as pure functions."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, StrEnum
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, assert_never, final
 
 from loopwarden.errors import LoopAbandonedError, SupervisorGaveUp
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-    from loopwarden.supervision.tree._spec import Decision, Restart
+    from loopwarden.supervision.tree._spec import Decision, Restart, Strategy
 
-__all__ = ["ChildExit", "ExitReason", "Verdict", "exit_of", "judge"]
+__all__ = ["ChildExit", "ExitReason", "Verdict", "admit", "dragged_along", "exit_of", "judge"]
 
 
 class ExitReason(StrEnum):
@@ -91,3 +82,36 @@ def _decision(error: BaseException | None, decide: Mapping[type[BaseException], 
             if named is kind:  # not by hash: other people's classes may have none
                 return decision
     return "restart"
+
+
+def admit(restarts: tuple[float, ...], now: float, intensity: int | None, period: float) -> tuple[float, ...] | None:
+    """Return the restarts that count, with this one; None if it is one too many.
+
+    ``intensity`` restarts are allowed in any ``period`` seconds; one that is exactly ``period`` old still counts.
+
+    >>> admit((0.0, 1.0, 2.0), 3.0, intensity=3, period=5.0) is None
+    True
+    >>> admit((0.0, 1.0, 2.0), 6.0, intensity=3, period=5.0)
+    (1.0, 2.0, 6.0)
+    """
+    if intensity is None:
+        return ()
+    kept = tuple(each for each in restarts if each >= now - period)
+    return None if len(kept) >= intensity else (*kept, now)
+
+
+def dragged_along(strategy: Strategy, order: Sequence[str], failed: str) -> Sequence[str]:
+    """Return who goes down with ``failed``, in start order.
+
+    >>> dragged_along("rest_for_one", ["a", "b", "c"], "b")
+    ['c']
+    """
+    match strategy:
+        case "one_for_one":
+            return ()
+        case "rest_for_one":
+            return order[order.index(failed) + 1 :]
+        case "one_for_all":
+            return [each for each in order if each != failed]
+        case _:
+            assert_never(strategy)
