@@ -12,7 +12,7 @@ from loopwarden.mailbox._contract import (
 )
 from loopwarden.mailbox._dead_letter import DeadLetter
 from loopwarden.mailbox._lease import LeaseExtender
-from loopwarden.mailbox._message import Message
+from loopwarden.mailbox._message import Message, Record, Settler
 from loopwarden.mailbox._open import open_mailbox
 from loopwarden.mailbox._token import Token
 from loopwarden.mailbox.memory._mailbox import InMemoryMailbox
@@ -26,6 +26,8 @@ __all__ = [
     "Mailbox",
     "Message",
     "Reaped",
+    "Record",
+    "Settler",
     "SupportsWaitVisible",
     "SupportsWaitedUntil",
     "Token",

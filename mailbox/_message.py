@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from loopwarden.mailbox._contract import Mailbox
     from loopwarden.mailbox._token import Token
 
-__all__ = ["Courier", "Message", "Record", "Slip", "reply_target"]
+__all__ = ["FreshMessage", "Message", "Record", "Settler", "reply_target"]
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 #: All there is to most messages until they come back: place in the order, id, body, when it was sent.
-Slip: TypeAlias = tuple[int, str, Any, float]
+FreshMessage: TypeAlias = tuple[int, str, Any, float]
 _NO_HEADERS: Mapping[str, str] = {}
 
 
@@ -40,7 +40,7 @@ class Record(Protocol):
     def sent_at(self) -> float: ...
 
 
-class Courier(Protocol):
+class Settler(Protocol):
     """The back end's side of a message; each raises `ReceiptHandleExpiredError` if the delivery is over."""
 
     @property
@@ -80,7 +80,6 @@ class Message(Generic[T, R]):
     __slots__ = (
         "_was_returned",  # set only when it is true: a message is made with every receive
         "body",
-        "courier",
         "delivery_count",
         "due",
         "id",
@@ -88,14 +87,15 @@ class Message(Generic[T, R]):
         "receipt",
         "record",
         "sent_at",
+        "settler",
         "token",
     )
 
     def __init__(  # noqa: PLR0917  by position: it is made with every receive
-        self, courier: Courier, record: Record, body: T, delivery_count: int, receipt: int, token: Token | None
+        self, settler: Settler, record: Record, body: T, delivery_count: int, receipt: int, token: Token | None
     ) -> None:
         #: The back end; nobody else's business, as are its record and the time.
-        self.courier = courier
+        self.settler = settler
         self.record = record
         #: When the lease ends, for a back end that has no better place for it.
         self.due = 0.0
@@ -144,8 +144,8 @@ class Message(Generic[T, R]):
     def acknowledge(self) -> None:
         """Say that it is done: it will never be delivered again."""
         if self.is_finalized:
-            raise MessageFinalizedError(self.courier.name, self.id)
-        self.courier.settle_acknowledge(self)
+            raise MessageFinalizedError(self.settler.name, self.id)
+        self.settler.settle_acknowledge(self)
         self.is_finalized = True
 
     def nack(self, visibility_timeout: float = 0, *, error: str | None = None) -> None:
@@ -158,30 +158,30 @@ class Message(Generic[T, R]):
             error: What went wrong, for the dead letter that it may become.
         """
         self._check_open()
-        check_text(self.courier.name, "error", error, or_none=True)
-        check_seconds(self.courier.name, "visibility_timeout", visibility_timeout)
-        self.courier.settle_nack(self, visibility_timeout, error)
+        check_text(self.settler.name, "error", error, or_none=True)
+        check_seconds(self.settler.name, "visibility_timeout", visibility_timeout)
+        self.settler.settle_nack(self, visibility_timeout, error)
         self.is_finalized = self._was_returned = True
 
     def put_back(self) -> None:
         """Give it back unstarted: in its old place, and as if it had not been delivered."""
         self._check_open()
-        self.courier.settle_put_back(self)
+        self.settler.settle_put_back(self)
         self.is_finalized = self._was_returned = True
 
     def dead_letter(self, reason: str, *, error: str | None = None) -> None:
         """Give it up at once: it becomes a dead letter."""
         self._check_open()
-        check_text(self.courier.name, "reason", reason)
-        check_text(self.courier.name, "error", error, or_none=True)
-        self.courier.settle_dead_letter(self, reason, error)
+        check_text(self.settler.name, "reason", reason)
+        check_text(self.settler.name, "error", error, or_none=True)
+        self.settler.settle_dead_letter(self, reason, error)
         self.is_finalized = True
 
     def extend_visibility(self, timeout: float) -> None:
         """Let the lease end ``timeout`` seconds from now."""
         self._check_open()
-        check_seconds(self.courier.name, "timeout", timeout)
-        self.courier.settle_extend(self, timeout)
+        check_seconds(self.settler.name, "timeout", timeout)
+        self.settler.settle_extend(self, timeout)
 
     def reply(self, body: R) -> str:
         """Send ``body`` to the mailbox that the sender named (`reply_to`); return the reply's id.
@@ -192,11 +192,11 @@ class Message(Generic[T, R]):
             ReplyNotAvailableError: if the sender named none, or it cannot be found.
         """
         self._check_open()
-        return self.courier.settle_reply(self, body)
+        return self.settler.settle_reply(self, body)
 
     def _check_open(self) -> None:
         if self.is_finalized:
-            raise MessageFinalizedError(self.courier.name, self.id)
+            raise MessageFinalizedError(self.settler.name, self.id)
 
     def __copy__(self) -> Message[T, R]:
         return self  # a copy would be a second holder of one lease

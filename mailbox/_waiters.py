@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from loopwarden._blocking import Gate, Lock
     from loopwarden.clock import Clock
 
-__all__ = ["Lookout", "Waiters", "wait_visible"]
+__all__ = ["Waitable", "Waiters", "wait_visible"]
 
 
 @final
@@ -64,7 +64,7 @@ class Waiters:
             self.gates[-1].open()
 
 
-class Lookout(Protocol):
+class Waitable(Protocol):
     """A mailbox, as one sees it who only looks."""
 
     @property
@@ -80,7 +80,7 @@ class Lookout(Protocol):
     @property
     def waiters(self) -> Waiters: ...
 
-    def look(self) -> tuple[bool, float]:
+    def poll(self) -> tuple[bool, float]:
         """Say whether something is there, and in how many seconds to look again at the latest; under the lock.
 
         Raises:
@@ -89,22 +89,22 @@ class Lookout(Protocol):
         ...
 
 
-def wait_visible(lookout: Lookout, clock: Clock, timeout: float, token: Token | None) -> bool:
+def wait_visible(waitable: Waitable, clock: Clock, timeout: float, token: Token | None) -> bool:
     """Block until something can be received, the token is stopped or nudged, or ``timeout`` has passed; say which.
 
     It is not promised to whoever is told: somebody else may be faster. Whoever is woken wakes the next one too, so that
     nothing is left lying because one did not take it after all.
     """
-    check_seconds(lookout.name, "timeout", timeout)
-    check_token(lookout.name, token)
+    check_seconds(waitable.name, "timeout", timeout)
+    check_token(waitable.name, token)
     deadline = clock.monotonic() + timeout
     gate: Gate | None = None
-    waiters = lookout.waiters
+    waiters = waitable.waiters
     try:
         while True:
-            with lookout.lock:
+            with waitable.lock:
                 was_woken = gate is not None and not waiters.leave(gate)
-                is_visible, look_again = lookout.look()
+                is_visible, look_again = waitable.poll()
                 left = deadline - clock.monotonic()
                 is_over = left <= 0 or (token is not None and (token.stopped or token.take_nudge()))
                 if is_visible or is_over:
@@ -116,7 +116,7 @@ def wait_visible(lookout: Lookout, clock: Clock, timeout: float, token: Token | 
                 waiters.park(gate, clock.monotonic() + wait)
             wait_with(clock, gate, wait, token)  # woken by a send, a return, close, or time
     except BaseException:
-        with lookout.lock:  # interrupted, or closed: what it may have been woken for is for somebody else
+        with waitable.lock:  # interrupted, or closed: what it may have been woken for is for somebody else
             if gate is not None and not waiters.leave(gate):
                 waiters.wake_one()
         raise

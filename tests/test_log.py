@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typing_extensions import override
 
-from loopwarden._log import LONGEST, describe, flush_log, log_in_place, printable, report
+from loopwarden._log import MAX_TEXT, describe, flush_log, log_in_place, printable, report
 from loopwarden._log_writer import LOG_THREAD, MAX_WAITING, LogWriter
 from loopwarden.testing import Hold, Simulation
 
@@ -65,7 +65,7 @@ def test_an_exception_is_described_once() -> None:
 def test_a_very_long_text_is_shortened() -> None:
     text = describe(ValueError("x" * 1_000_000))
 
-    assert len(text) < LONGEST + 100
+    assert len(text) < MAX_TEXT + 100
     assert text.endswith("1000014 characters in all")
 
 

@@ -13,7 +13,7 @@ import pytest
 from loopwarden.errors import InvalidParameterError, MailboxConnectionError, ReceiptHandleExpiredError
 from loopwarden.mailbox import SqliteMailbox
 from loopwarden.mailbox.sqlite._mailbox import LONG
-from loopwarden.mailbox.sqlite._sequence import BLOCK, Line
+from loopwarden.mailbox.sqlite._sequence import BLOCK, SequenceAllocator
 from loopwarden.testing import FakeClock
 
 if TYPE_CHECKING:
@@ -101,21 +101,21 @@ def test_a_place_is_higher_than_all_that_were_given_whoever_gave_them_and_whatev
     make()
     dice = random.Random(seed)
     given = [0]
-    lines = [Line() for _ in range(3)]
+    lines = [SequenceAllocator() for _ in range(3)]
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as database:
         cursor = database.cursor()
         for _ in range(100):
-            line = dice.choice(lines)
+            sequences = dice.choice(lines)
             wanted = dice.choice([1, 1, 3, BLOCK + 1])
             cursor.execute("BEGIN IMMEDIATE")
-            first = line.give(cursor, wanted)
+            first = sequences.allocate(cursor, wanted)
             if dice.random() < 0.4:
                 cursor.execute("ROLLBACK")
                 continue
             cursor.execute("COMMIT")
             assert first > given[-1]
             given.append(first + wanted - 1)
-            own = line.next_own()
+            own = sequences.next_reserved()
             given.extend([] if own is None else [own[0]])
 
     assert given == sorted(set(given))
@@ -123,15 +123,15 @@ def test_a_place_is_higher_than_all_that_were_given_whoever_gave_them_and_whatev
 
 def test_a_store_does_not_take_a_block_for_its_own_that_it_lost_to_another(make: Make, path: Path) -> None:
     make()
-    loser, winner = Line(), Line()
+    loser, winner = SequenceAllocator(), SequenceAllocator()
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as database:
         cursor = database.cursor()
         cursor.execute("BEGIN IMMEDIATE")
-        loser.give(cursor, 1)
+        loser.allocate(cursor, 1)
         cursor.execute("ROLLBACK")
 
-        first = winner.give(cursor, 1)  # of the same numbers
-        second = loser.give(cursor, 1)
+        first = winner.allocate(cursor, 1)  # of the same numbers
+        second = loser.allocate(cursor, 1)
 
     assert first < second
 
@@ -140,7 +140,9 @@ def test_places_that_were_set_aside_by_what_was_undone_are_not_given(make: Make)
     jobs, other = make(), make()
     jobs.send_many(["first", "second"])
     with jobs._store.lock, jobs._store.transaction("jobs") as cursor, cursor.connection:
-        jobs._store.line.give(cursor, BLOCK - 1)  # more than are left, so from a new block, and one of that is left
+        jobs._store.sequences.allocate(
+            cursor, BLOCK - 1
+        )  # more than are left, so from a new block, and one of that is left
         cursor.execute("ROLLBACK")
         cursor.execute("BEGIN")
 

@@ -6,7 +6,7 @@ import pytest
 
 from loopwarden import Ticket
 from loopwarden._blocking import SYSTEM
-from loopwarden._threads import Helper
+from loopwarden._threads import SerialExecutor
 from loopwarden.actors import Inlet
 from loopwarden.testing import SteppedBlocking
 
@@ -58,7 +58,7 @@ def test_what_is_accepted_comes_out_and_what_is_refused_does_not_in_every_order(
 
 
 def test_a_helper_runs_its_jobs_in_order_and_survives_what_they_raise(caplog: pytest.LogCaptureFixture) -> None:
-    helper = Helper("helper", SYSTEM)
+    helper = SerialExecutor("helper", SYSTEM)
     done: list[str] = []
 
     def broken() -> None:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 from loopwarden._arguments import is_whole
 from loopwarden._backoff import Backoff
 from loopwarden._log import describe
-from loopwarden._threads import run_apart
+from loopwarden._threads import run_in_thread
 from loopwarden._ticket import Ticket
 from loopwarden.actors.consumers._mailbox_worker import MailboxWorker, Source, check_handler
-from loopwarden.actors.consumers._pause_state import Intake
-from loopwarden.actors.consumers._worker_group import Shift
+from loopwarden.actors.consumers._pause_state import PauseState
+from loopwarden.actors.consumers._worker_group import WorkerGroup
 from loopwarden.actors.loop._work_budget import WorkBudget, check_budget
 from loopwarden.clock import Clock, resolve_clock
 from loopwarden.mailbox._validation import MAX_VISIBILITY, check_loop, check_run
@@ -106,14 +106,14 @@ class MailboxLoop(Generic[T]):
         self._handler = handler
         self._clock = clock
         self._halted = False  # set before the tokens are stopped, so that a worker with a new one sees it
-        self._intake = Intake(clock.blocking)
+        self._pause_state = PauseState(clock.blocking)
         self._make_worker = partial(
             MailboxWorker,
             source,
             handler,
             self._run_posted,
             lambda: self._halted,
-            self._intake,
+            self._pause_state,
             None if budget is None else (budget, budget.share(weight)),
             crash_on=crash_on,
             backoff=backoff,
@@ -128,7 +128,7 @@ class MailboxLoop(Generic[T]):
         self._refuses = False
         self._posted: deque[Callable[[], object]] = deque()
         self._stopped = False
-        self._shift: Shift | None = None
+        self._group: WorkerGroup | None = None
         self._done: Ticket[None] | None = None
         # Resolve when what was not started is given back; and how long a stop waits for that.
         self._returning: set[Ticket[None]] = set()
@@ -156,38 +156,38 @@ class MailboxLoop(Generic[T]):
         wait = self._wait if wait_time_seconds is None else wait_time_seconds
         check_run(self._source.name, lease, wait, max_iterations)
         done: Ticket[None] = Ticket(self._clock.blocking)
-        shift = Shift(
+        group = WorkerGroup(
             lambda worker: worker.run(max_iterations, lease, wait),
             self._stop_workers,
             name=self._source.name,
             blocking=self._clock.blocking,
         )
         with self._lock:
-            if self._shift is not None:
+            if self._group is not None:
                 raise RuntimeError(f"the loop over {self._source.name!r} is running already")
-            self._shift, self._done = shift, done
+            self._group, self._done = group, done
             self._refuses = self._halted = self._stopped
             for worker in self._workers:
                 worker.renew(with_token=not self._stopped)  # the last run may have ended with a crash, which stops all
         try:
-            shift.begin(self._workers)
+            group.begin(self._workers)
         except BaseException:
             self._stop_workers()
             raise
         finally:
             try:
-                shift.over.wait()
+                group.over.wait()
                 for returned in tuple(self._returning):
                     returned.wait_ready(self._patience, self._clock)  # what a stop gives back is back before the end
                 with self._lock:
                     self._refuses = True
-                if not shift.failures:
+                if not group.failures:
                     self._run_posted()
             finally:
-                self._shift = self._done = None
+                self._group = self._done = None
                 done.complete(None)
-        if shift.failures:
-            raise shift.failures[0]
+        if group.failures:
+            raise group.failures[0]
 
     def shutdown(self, *, timeout: float = 30.0) -> bool:
         """Stop: wake the polls, give back what is not started, and wait for what is in hand.
@@ -200,7 +200,7 @@ class MailboxLoop(Generic[T]):
             return False  # each worker gives back its own
         if not nothing_to_secure:
             # While the workers are busy, and apart, because a store that hangs must not hang the stop.
-            returned = run_apart(self.secure, f"{self._source.name}-returns", self._clock.blocking)
+            returned = run_in_thread(self.secure, f"{self._source.name}-returns", self._clock.blocking)
             returned.wait_ready(timeout, self._clock)
         return done is None or done.wait_ready(max(0.0, deadline - self._clock.monotonic()), self._clock)
 
@@ -229,8 +229,8 @@ class MailboxLoop(Generic[T]):
 
     def is_own_thread(self, thread: int) -> bool:
         """Say whether that thread is one of the workers', which would wait for itself if it waited for the end."""
-        shift = self._shift
-        return shift is not None and thread in shift.threads
+        group = self._group
+        return group is not None and thread in group.threads
 
     # SupportsProcess.
 
@@ -254,14 +254,14 @@ class MailboxLoop(Generic[T]):
         """Take no more messages; the ticket is true once nothing is in hand, false if `resume` came first."""
         if lease is not None:
             self._secure_for(lease)
-        at_rest = self._intake.close()
+        at_rest = self._pause_state.close()
         for worker in self._workers:
             worker.token.nudge()
         return at_rest
 
     def resume(self) -> None:
         """Take messages again."""
-        self._intake.open()
+        self._pause_state.open()
         for worker in self._workers:
             worker.token.nudge()
 
@@ -274,17 +274,17 @@ class MailboxLoop(Generic[T]):
         """Give back what is not started, and extend the leases of what is in hand up to the time that was given."""
         returned: Ticket[None] = Ticket(self._clock.blocking)
         self._returning.add(returned)
-        self._intake.enter(returned)  # nobody is at rest before this is done
+        self._pause_state.enter(returned)  # nobody is at rest before this is done
         try:
             for worker in self._workers:
                 worker.secure()
         finally:
             self._returning.discard(returned)
-            self._intake.leave(returned)
+            self._pause_state.leave(returned)
             returned.complete(None)
 
     def _secure_for(self, seconds: float) -> None:
-        self._intake.secured_until = self._clock.monotonic() + seconds
+        self._pause_state.secured_until = self._clock.monotonic() + seconds
         self._patience = seconds
 
     # SupportsRecovery.
@@ -299,19 +299,19 @@ class MailboxLoop(Generic[T]):
 
     def replace(self, worker: int) -> Ticket[None] | None:
         """Let another worker do the work of one; not if it is the only one, whose thread is that of `run`."""
-        shift = self._shift
-        if shift is None or len(self._workers) == 1:
+        group = self._group
+        if group is None or len(self._workers) == 1:
             return None
         with self._lock:
             old = next((each for each in self._workers if each.progress.worker == worker), None)
             if old is None:
                 return None
-            if not shift.is_at_work(old):  # it has left by itself, and nobody need take its place
+            if not group.is_at_work(old):  # it has left by itself, and nobody need take its place
                 return old.ended
             new = self._make_worker()
             self._workers = [new if each is old else each for each in self._workers]
             self._replaced.append(old)
-        shift.replace(old, new)
+        group.replace(old, new)
         return old.ended
 
     def give_back(self, worker: int | None, error: str) -> None:
@@ -322,7 +322,7 @@ class MailboxLoop(Generic[T]):
         found = [each for each in (*self._replaced, *self._workers) if worker in {None, each.progress.worker}]
         jobs = [partial(each.give_back, error, is_end=worker is None) for each in found]
         # Each apart, so that a store that hangs with one keeps nobody else's message, nor fence.
-        given_back = [run_apart(job, f"{self._source.name}-returns", self._clock.blocking) for job in jobs[1:]]
+        given_back = [run_in_thread(job, f"{self._source.name}-returns", self._clock.blocking) for job in jobs[1:]]
         for job in jobs[:1]:
             job()
         for each in given_back:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from loopwarden._backoff import Backoff
-    from loopwarden.actors.consumers._pause_state import Intake
+    from loopwarden.actors.consumers._pause_state import PauseState
     from loopwarden.actors.loop._health import Fate
     from loopwarden.actors.loop._work_budget import Permit, Share, WorkBudget
     from loopwarden.clock import Clock
@@ -100,7 +100,7 @@ class MailboxWorker:
         handler: Callable[[Message[Any, Any]], object],
         run_posted: Callable[[], None],
         is_stopped: Callable[[], bool],
-        intake: Intake,
+        pause_state: PauseState,
         allowance: tuple[WorkBudget, Share] | None,
         *,
         crash_on: tuple[type[BaseException], ...],
@@ -113,7 +113,7 @@ class MailboxWorker:
         self._handler = handler
         self._run_posted = run_posted
         self._is_stopped = is_stopped
-        self._intake = intake
+        self._pause_state = pause_state
         self._allowance = allowance
         self._permit: Permit | None = None
         self._crash_on = crash_on
@@ -160,7 +160,7 @@ class MailboxWorker:
         notes = is_end or self._is_ending
         self.is_abandoned = True
         self.token.stop()
-        self._intake.leave(self)
+        self._pause_state.leave(self)
         self._release()
         with self._lock:
             message = self._in_hand
@@ -185,7 +185,7 @@ class MailboxWorker:
         before = current.heartbeat
         current.heartbeat, current.is_stopped = self.heartbeat, lambda: self.token.stopped
         self.progress.thread_id = threading.get_ident()
-        self._intake.enter(self)
+        self._pause_state.enter(self)
         try:
             while max_iterations is None or polls < max_iterations:
                 self._release()
@@ -196,7 +196,7 @@ class MailboxWorker:
                 self._run_posted()
                 if self._is_done():
                     return
-                if self._intake.is_closed:
+                if self._pause_state.is_closed:
                     self._rest()
                     continue
                 polls += 1
@@ -216,7 +216,7 @@ class MailboxWorker:
             self.return_unstarted()
             self._release()
             self.progress.leave()
-            self._intake.leave(self)
+            self._pause_state.leave(self)
             current.heartbeat, current.is_stopped = before, None
 
     def _is_done(self) -> bool:
@@ -246,21 +246,21 @@ class MailboxWorker:
         self.token.take_nudge()  # whoever opens the intake or posts work does so first, and nudges then
         self.progress.paused()
         self.heartbeat.beat()
-        if self._intake.rest(self):
+        if self._pause_state.rest(self):
             wait_with(self._clock, self._clock.blocking.gate(), None, self.token)
             self.token.take_nudge()
-            self._intake.enter(self)
+            self._pause_state.enter(self)
 
     @property
     def needs_securing(self) -> bool:
         """True if something is prefetched, or the lease of what is in hand ends too soon."""
-        extender, until = self._extender, self._intake.secured_until
+        extender, until = self._extender, self._pause_state.secured_until
         return bool(self.prefetched) or (extender is not None and until is not None and extender.ends_at < until)
 
     def secure(self) -> None:
         """Give back what is not started, and let the lease of what is in hand last; safe while the worker is busy."""
         self.return_unstarted()
-        extender, deadline = self._extender, self._intake.secured_until
+        extender, deadline = self._extender, self._pause_state.secured_until
         if extender is not None and deadline is not None:
             extender.extend_until(deadline)
 
@@ -319,7 +319,7 @@ class MailboxWorker:
         """Take the next one in hand; None if there is none, or if nothing more is to be begun."""
         # In one step: whoever gives this worker up stops the token, and then looks what is in hand.
         with self._lock:
-            if not self.prefetched or self.is_abandoned or self.token.stopped or self._intake.is_closed:
+            if not self.prefetched or self.is_abandoned or self.token.stopped or self._pause_state.is_closed:
                 return None
             self._in_hand = message = self.prefetched.popleft()
             return message
@@ -331,7 +331,7 @@ class MailboxWorker:
             message, self.heartbeat, lease=visibility_timeout, longest=self._longest_lease, clock=self._clock
         )
         # First the extender, then the look: whoever secures leases does it in the other order.
-        self._extender, deadline = extender, self._intake.secured_until
+        self._extender, deadline = extender, self._pause_state.secured_until
         try:
             if deadline is not None:
                 extender.extend_until(deadline)
@@ -363,7 +363,7 @@ class MailboxWorker:
 
     @property
     def _is_ending(self) -> bool:
-        return (self._is_stopped() or self._intake.is_closed) and not self.is_abandoned
+        return (self._is_stopped() or self._pause_state.is_closed) and not self.is_abandoned
 
     def _settled(self, message: Message[Any, Any], settle: Callable[[], None]) -> bool:
         """Finalise a message, or renew its lease, unless it is finalised; if that fails, it comes back by itself."""

@@ -1,4 +1,4 @@
-"""`Intake`: whether a loop's workers take messages, and when all of them are at rest."""
+"""`PauseState`: whether a loop's workers take messages, and when all of them are at rest."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from loopwarden._ticket import SharedTicket, Ticket, write
 if TYPE_CHECKING:
     from loopwarden._blocking import Blocking
 
-__all__ = ["Intake"]
+__all__ = ["PauseState"]
 
 
 @final
-class Intake:
+class PauseState:
     """Any thread may close and open it; each worker says when it begins, rests, goes on and leaves.
 
     A worker looks whether it is closed after each receive and before it begins a message, so once all have rested
@@ -78,4 +78,4 @@ class Intake:
             write(at_rest, result=True)
 
     def __repr__(self) -> str:
-        return f"<Intake, {'closed' if self._is_closed else 'open'}, {len(self._busy)} busy>"
+        return f"<PauseState, {'closed' if self._is_closed else 'open'}, {len(self._busy)} busy>"

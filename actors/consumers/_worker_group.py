@@ -1,4 +1,4 @@
-"""`Shift`: one run of a loop with workers: who is at work, and what ended them."""
+"""`WorkerGroup`: one run of a loop with workers: who is at work, and what ended them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from loopwarden._blocking import Blocking
     from loopwarden.actors.consumers._mailbox_worker import MailboxWorker
 
-__all__ = ["Shift"]
+__all__ = ["WorkerGroup"]
 
 
 @final
-class Shift:
+class WorkerGroup:
     """Knows who is at work; it is over when the last of them has left.
 
     A worker that was replaced is no longer one of them: when and how it ends is nobody's concern any more.
@@ -120,4 +120,4 @@ class Shift:
             write(self.over)
 
     def __repr__(self) -> str:
-        return f"<Shift, {len(self._at_work)} at work, {len(self.failures)} failed>"
+        return f"<WorkerGroup, {len(self._at_work)} at work, {len(self.failures)} failed>"

@@ -1,11 +1,11 @@
-"""`Recovery`: gives workers up, and sees to it that what they had in hand is back."""
+"""`WorkerRecovery`: gives workers up, and sees to it that what they had in hand is back."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
-from loopwarden._threads import run_apart
+from loopwarden._threads import run_in_thread
 from loopwarden._ticket import Ticket, in_time, write
 from loopwarden.actors.loop._messages import AbandonResult
 from loopwarden.actors.loop._protocols import can_recover
@@ -15,12 +15,12 @@ from loopwarden.errors import LoopAbandonedError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from loopwarden.actors.loop._health import Vitals
+    from loopwarden.actors.loop._health import LoopHealth
     from loopwarden.actors.loop._messages import AbandonRequest
     from loopwarden.actors.loop._protocols import SupportsRun
     from loopwarden.clock import Clock
 
-__all__ = ["FENCE_AFTER", "GivenBack", "Recovery"]
+__all__ = ["FENCE_AFTER", "GivenBack", "WorkerRecovery"]
 
 #: Seconds that a store has to take a message back before the worker that was given up is fenced nevertheless.
 FENCE_AFTER = 1.0
@@ -33,13 +33,13 @@ class GivenBack:
 
 
 @final
-class Recovery:
+class WorkerRecovery:
     """Belongs to one loop's actor; nothing here blocks it.
 
     Args:
         loop: The loop.
         name: What it is called.
-        vitals: Who its workers are.
+        health: Who its workers are.
         ended: Resolves when the thread that runs the loop has ended.
         clock: The time.
         put: Takes `GivenBack`, on any thread, for the actor.
@@ -49,7 +49,7 @@ class Recovery:
         self,
         loop: SupportsRun,
         name: str,
-        vitals: Vitals,
+        health: LoopHealth,
         ended: Ticket[BaseException | None],
         *,
         clock: Clock,
@@ -57,7 +57,7 @@ class Recovery:
     ) -> None:
         self._loop = loop if can_recover(loop) else None
         self._name = name
-        self._vitals = vitals
+        self._health = health
         self._ended = ended
         self._clock = clock
         self._put = put
@@ -73,9 +73,9 @@ class Recovery:
     def abandon(self, request: AbandonRequest) -> Ticket[AbandonResult]:
         """Give one worker up, or the loop; the ticket resolves when what it had is back, or has had its time."""
         answer: Ticket[AbandonResult] = Ticket(self._clock.blocking)
-        in_hand = self._vitals.in_hand()
+        in_hand = self._health.in_hand()
         if request.worker is not None:
-            status = self._vitals.find(request.worker)
+            status = self._health.find(request.worker)
             if status is None or request.last_heartbeat not in {None, status.last_heartbeat}:
                 answer.complete(AbandonResult(abandoned=False))
                 return answer
@@ -89,7 +89,7 @@ class Recovery:
             worker = None
             self.cause = LoopAbandonedError(self._name, request.reason)
         else:
-            self._vitals.renew()
+            self._health.renew()
         ZOMBIES.add(f"{self._name}-worker", self._ended if zombie is None else zombie)
         self.pending += 1
 
@@ -104,6 +104,6 @@ class Recovery:
 
         # On a thread of its own, because the helper may be the one that hangs; a store that hangs is not waited for.
         name = f"{self._name}-returns"
-        given_back = run_apart(give_back, name, self._clock.blocking)
+        given_back = run_in_thread(give_back, name, self._clock.blocking)
         in_time(given_back, FENCE_AFTER, lambda: None, self._clock, name).on_ready(lambda _: finish())
         return answer

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, final
 
-from loopwarden._threads import run_apart
+from loopwarden._threads import run_in_thread
 from loopwarden._ticket import Ticket, in_time
 from loopwarden.actors.loop._messages import DrainRequest, IntakeStatus, PauseRequest
 from loopwarden.actors.loop._protocols import can_pause
 from loopwarden.errors import UnsupportedRequestError
 
 if TYPE_CHECKING:
-    from loopwarden.actors.loop._health import Vitals
+    from loopwarden.actors.loop._health import LoopHealth
     from loopwarden.actors.loop._messages import ResumeRequest
     from loopwarden.actors.loop._protocols import SupportsPause, SupportsRun
     from loopwarden.clock import Clock
@@ -26,14 +26,14 @@ class Drain:
     Args:
         loop: The loop.
         name: What it is called.
-        vitals: What its workers have in hand.
+        health: What its workers have in hand.
         clock: The time.
     """
 
-    def __init__(self, loop: SupportsRun, name: str, vitals: Vitals, clock: Clock) -> None:
+    def __init__(self, loop: SupportsRun, name: str, health: LoopHealth, clock: Clock) -> None:
         self._loop = loop
         self._name = name
-        self._vitals = vitals
+        self._health = health
         self._clock = clock
         self._at_rest: Ticket[bool] | None = None
         self._since = 0.0
@@ -52,7 +52,7 @@ class Drain:
             self._close(request)
         else:
             loop, self._at_rest = self._pausable(request), None
-            self._vitals.forget_fates()
+            self._health.forget_fates()
             loop.resume()
         status: Ticket[IntakeStatus] = Ticket(self._clock.blocking)
         status.complete(self._status())
@@ -60,12 +60,12 @@ class Drain:
 
     def _status(self) -> IntakeStatus:
         """Say how things stand."""
-        at_rest, fates = self._at_rest, [fate.fate for fate in self._vitals.fates]
+        at_rest, fates = self._at_rest, [fate.fate for fate in self._health.fates]
         return IntakeStatus(
             loop_name=self._name,
             taking=at_rest is None,
             drained=at_rest is not None and at_rest.is_ready(),
-            in_hand=len(self._vitals.held()),
+            in_hand=len(self._health.held()),
             done=fates.count("done"),
             returned=fates.count("returned"),
             duration=0.0 if at_rest is None else self._clock.monotonic() - self._since,
@@ -76,10 +76,10 @@ class Drain:
         if self._at_rest is None:
             self._since = self._clock.monotonic()
         elif self._at_rest.is_ready() and isinstance(request, PauseRequest):
-            self._vitals.forget_fates()  # they are of an earlier pause, which is long over
+            self._health.forget_fates()  # they are of an earlier pause, which is long over
         self._at_rest = loop.pause(_lease(request) if isinstance(request, DrainRequest) else None)
         if loop.needs_securing:
-            run_apart(loop.secure, f"{self._name}-returns", self._clock.blocking)
+            run_in_thread(loop.secure, f"{self._name}-returns", self._clock.blocking)
         return self._at_rest
 
     def _pausable(self, request: object) -> SupportsPause:

@@ -1,4 +1,4 @@
-"""`Vitals`: what is known of a loop's workers: what they do, since when, what became of their messages."""
+"""`LoopHealth`: what is known of a loop's workers: what they do, since when, what became of their messages."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ __all__ = [
     "Activity",
     "Fate",
     "InHand",
+    "LoopHealth",
     "MessageFate",
     "Progress",
-    "Vitals",
     "WorkerStatus",
     "fate_of",
     "merged_fates",
@@ -246,7 +246,7 @@ _COUNTS = ("processed", "failed", "returned")
 
 
 @final
-class Vitals:
+class LoopHealth:
     """The progress of each worker, and of those that were given up; read by anyone, changed by the loop's actor."""
 
     def __init__(self, loop: object) -> None:
@@ -355,4 +355,4 @@ class Vitals:
         return next((status for status in self.statuses() if status.worker == worker), None)
 
     def __repr__(self) -> str:
-        return f"<Vitals, {len(self.workers)} workers, {len(self._retired)} retired>"
+        return f"<LoopHealth, {len(self.workers)} workers, {len(self._retired)} retired>"

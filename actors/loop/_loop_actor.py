@@ -11,9 +11,9 @@ from typing_extensions import override
 
 from loopwarden._log import describe, report, type_name
 from loopwarden._ticket import Ticket, in_time, write
-from loopwarden.actors.loop._abandon import GivenBack, Recovery
+from loopwarden.actors.loop._abandon import GivenBack, WorkerRecovery
 from loopwarden.actors.loop._drain import Drain
-from loopwarden.actors.loop._health import Activity, MessageFate, Vitals, stack_of
+from loopwarden.actors.loop._health import Activity, LoopHealth, MessageFate, stack_of
 from loopwarden.actors.loop._loop_ref import LoopRef
 from loopwarden.actors.loop._messages import (
     AbandonRequest,
@@ -28,7 +28,7 @@ from loopwarden.actors.loop._messages import (
     ShutdownRequest,
     ShutdownResult,
     StallReport,
-    StopSoon,
+    StopCast,
 )
 from loopwarden.actors.loop._process_calls import Processing
 from loopwarden.actors.loop._protocols import SupportsRun, can_pause, check_loop
@@ -57,7 +57,7 @@ class _WorkerEnded:
 _MESSAGES = MessageKinds(
     HealthCheckRequest,
     ShutdownRequest,
-    StopSoon,
+    StopCast,
     ShutdownConfirmRequest,
     PauseRequest,
     DrainRequest,
@@ -113,7 +113,7 @@ class LoopActor(ControlActor):
         self.name = name or type(loop).__name__
         self.loop = loop
         self.lifecycle = Lifecycle(clock.blocking)
-        self.vitals = Vitals(loop)
+        self.health = LoopHealth(loop)
         self._restarts = restarts
         super().__init__(clock=clock)
         self._thread_name = f"{self.name}-control"
@@ -128,15 +128,15 @@ class LoopActor(ControlActor):
             own_threads=self.own_threads,
         )
         self._stopper = Stopper(loop, self.name, self._worker.ended, clock)
-        self._recovery = Recovery(
+        self._recovery = WorkerRecovery(
             loop,
             self.name,
-            self.vitals,
+            self.health,
             self._worker.ended,
             clock=clock,
             put=self._tell_itself,
         )
-        self._drain = Drain(loop, self.name, self.vitals, clock)
+        self._drain = Drain(loop, self.name, self.health, clock)
         self._processing = Processing(loop, self.name, self.lifecycle, self._stopper.offer, clock)
         self._final: Ticket[ShutdownResult] = Ticket(clock.blocking)
         self._stopping_since: float | None = None
@@ -198,7 +198,7 @@ class LoopActor(ControlActor):
                 return self._health()
             case ShutdownRequest():
                 return self._shut_down(known.timeout)
-            case StopSoon():
+            case StopCast():
                 self._begin_stop(known.timeout)
                 return None
             case ShutdownConfirmRequest():
@@ -212,7 +212,7 @@ class LoopActor(ControlActor):
             case AbandonRequest():
                 return self._abandon(known)
             case StallReport():
-                self.vitals.note_stall(known.worker, known.last_heartbeat)
+                self.health.note_stall(known.worker, known.last_heartbeat)
                 text = "worker %d of loop %r has given no sign of life for %.1f s; it is at\n%s"
                 report(logging.WARNING, text, known.worker, self.name, known.silent_for, known.stack)
                 return None
@@ -233,8 +233,8 @@ class LoopActor(ControlActor):
 
     def _health(self, error: BaseException | None = None) -> HealthStatus:
         state = self.lifecycle.state
-        heartbeat = self.vitals.oldest_heartbeat()
-        activity, since = (None, None) if state.has_ended else self.vitals.doing()
+        heartbeat = self.health.oldest_heartbeat()
+        activity, since = (None, None) if state.has_ended else self.health.doing()
         if activity is Activity.WORKING and self._drain.is_closed:
             activity = Activity.DRAINING
         return HealthStatus(
@@ -245,16 +245,16 @@ class LoopActor(ControlActor):
             heartbeat_age=None if heartbeat is None else heartbeat.age(),
             activity=activity,
             activity_since=since,
-            polled=state not in {LoopState.IDLE, LoopState.STARTING} and self.vitals.polled,
-            in_hand=() if state.has_ended else self.vitals.in_hand(),
-            workers=() if state.has_ended else self.vitals.statuses(),
-            processed=self.vitals.total("processed"),
-            failed=self.vitals.total("failed"),
-            returned=self.vitals.total("returned"),
+            polled=state not in {LoopState.IDLE, LoopState.STARTING} and self.health.polled,
+            in_hand=() if state.has_ended else self.health.in_hand(),
+            workers=() if state.has_ended else self.health.statuses(),
+            processed=self.health.total("processed"),
+            failed=self.health.total("failed"),
+            returned=self.health.total("returned"),
             restarts=self._restarts,
-            budget=self.vitals.budget(),
+            budget=self.health.budget(),
             unclaimed_replies=self.unclaimed_replies,
-            last_error=self.vitals.last_error,
+            last_error=self.health.last_error,
             error=None if error is None else describe(error),
         )
 
@@ -280,13 +280,13 @@ class LoopActor(ControlActor):
         self._stopping_since = self.clock.monotonic()
         self._was_asked = True
         self._stopper.stop(timeout)
-        self._is_told_to_stop = True  # last: if this is interrupted, the epilogue tells it
+        self._is_told_to_stop = True  # last: if this is interrupted, `_answers_after_end` tells it
 
     def _abandon(self, request: AbandonRequest) -> Deferred:
-        status = None if request.worker is None else self.vitals.find(request.worker)
-        stacks = [f"worker {each.worker}:\n{stack_of(each.thread_id)}" for each in self.vitals.statuses()]
+        status = None if request.worker is None else self.health.find(request.worker)
+        stacks = [f"worker {each.worker}:\n{stack_of(each.thread_id)}" for each in self.health.statuses()]
         answer = self._recovery.abandon(request)
-        if status is not None and self.vitals.find(status.worker) is None:  # it was replaced, and will not answer
+        if status is not None and self.health.find(status.worker) is None:  # it was replaced, and will not answer
             self._processing.give_up(status.thread_id, request.reason)
         if self._recovery.pending and (self._stopping_since is not None or self._drain.is_closed):
             self._is_cut_short = True
@@ -302,7 +302,7 @@ class LoopActor(ControlActor):
 
     def _worker_entered(self) -> None:
         """Say that the loop runs; on the worker, as its first act."""
-        self.vitals.thread_id = threading.get_ident()
+        self.health.thread_id = threading.get_ident()
         write(self.ready)
 
     def _worker_ended(self, cause: BaseException | None) -> None:
@@ -315,7 +315,7 @@ class LoopActor(ControlActor):
             loop_name=self.name,
             clean_shutdown=clean,
             duration=0.0 if since is None else self.clock.monotonic() - since,
-            fates=self.vitals.fates + self._still_in_hand(),
+            fates=self.health.fates + self._still_in_hand(),
             error=None if error is None else describe(error),
             abandoned=self._recovery.cause is not None,
             stack=self._stack,
@@ -325,12 +325,12 @@ class LoopActor(ControlActor):
         """Return the fate of what is not over: its lease lasts for now, and then it comes back."""
         if self.lifecycle.state.has_ended and self._recovery.cause is None:
             return ()
-        told = {fate.message_id for fate in self.vitals.fates}
-        held = (each.message_id for each in self.vitals.held())
+        told = {fate.message_id for fate in self.health.fates}
+        held = (each.message_id for each in self.health.held())
         return tuple(MessageFate(message_id=each, fate="extended") for each in held if each not in told)
 
     @override
-    def _epilogue(self, cause: BaseException | None) -> Callable[[object], object]:
+    def _answers_after_end(self, cause: BaseException | None) -> Callable[[object], object]:
         if self._worker.is_started and not self._worker.ended.is_ready():
             # The actor itself was lost: nobody will hear of the worker any more, so it is at least told to stop.
             self._begin_stop(0.0)
@@ -339,7 +339,7 @@ class LoopActor(ControlActor):
         result = self._result(clean=cause is None and not self._is_cut_short, error=cause)
         write(self._final, result)
         status = self._health(cause)
-        refuse = super()._epilogue(cause)
+        refuse = super()._answers_after_end(cause)
 
         def answer(message: object) -> object:
             match _MESSAGES.recognize(message):

@@ -31,7 +31,7 @@ class LoopRef(ControlRef):
         self.name = actor.name
         self._loop = actor.loop
         self._lifecycle = actor.lifecycle
-        self._vitals = actor.vitals
+        self._health = actor.health
         super().__init__(actor)
 
     def post(self, work: Callable[[], object]) -> bool:
@@ -67,7 +67,7 @@ class LoopRef(ControlRef):
 
     def in_hand(self) -> tuple[InHand, ...]:
         """Return what the workers have in hand, or had in hand when the loop ended."""
-        return self._vitals.in_hand()
+        return self._health.in_hand()
 
     @override
     def __str__(self) -> str:

@@ -27,7 +27,7 @@ __all__ = [
     "ShutdownRequest",
     "ShutdownResult",
     "StallReport",
-    "StopSoon",
+    "StopCast",
 ]
 
 R = TypeVar("R")
@@ -37,7 +37,7 @@ Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 @final
 @dataclass(frozen=True, slots=True)
-class StopSoon:
+class StopCast:
     """Stop as a `ShutdownRequest` says, without an answer: whoever sends it watches for the end itself."""
 
     timeout: float

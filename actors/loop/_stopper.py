@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING, final
 
 from loopwarden._log import describe, report
-from loopwarden._threads import Helper
+from loopwarden._threads import SerialExecutor
 from loopwarden._ticket import Ticket
 from loopwarden.actors.loop._protocols import can_process, shutdown_nowait_of
 
@@ -40,8 +40,8 @@ class Stopper:
         self._name = name
         self._ended = ended
         self._clock = clock
-        self._helper = Helper(f"{name}-helper", clock.blocking)
-        self._second = Helper(f"{name}-stopper", clock.blocking)
+        self._helper = SerialExecutor(f"{name}-helper", clock.blocking)
+        self._second = SerialExecutor(f"{name}-stopper", clock.blocking)
         self._begun = 0  # calls of the helper; written by it alone, as is the next
         self._is_calling = False
         #: What ``shutdown`` raised last.

@@ -10,7 +10,7 @@ from loopwarden._arguments import is_number, is_whole
 from loopwarden._blocking import SYSTEM
 from loopwarden._log import describe
 from loopwarden._ticket import Ticket, orphan, write
-from loopwarden.actors.offload._thread_workers import OffloadCrew, ThreadCrew, name_of
+from loopwarden.actors.offload._thread_workers import ThreadWorkers, Workers, name_of
 from loopwarden.actors.runtime._exit_hook import forget_pool, remember_pool
 from loopwarden.clock import SYSTEM_CLOCK, Clock, resolve_clock
 from loopwarden.errors import ActorDeadError, TicketTimeoutError
@@ -67,12 +67,12 @@ class OffloadPool:
         self._in_flight: set[Ticket[Any]] = set()
         self._idle: set[Ticket[None]] = set()
         self._refused = self._late = 0
-        self._crew: OffloadCrew = ThreadCrew(name, workers, clock.blocking)
+        self._workers: Workers = ThreadWorkers(name, workers, clock.blocking)
         if processes:
-            from loopwarden.actors.offload._process_workers import ProcessCrew  # noqa: PLC0415  only they pay for it
+            from loopwarden.actors.offload._process_workers import ProcessWorkers  # noqa: PLC0415  only they pay for it
 
-            self._crew = ProcessCrew(name, workers, clock.blocking)
-        self._finalizer = weakref.finalize(self, _drop, self._crew, str(self))
+            self._workers = ProcessWorkers(name, workers, clock.blocking)
+        self._finalizer = weakref.finalize(self, _drop, self._workers, str(self))
         self._finalizer.atexit = False  # then it is closed
         remember_pool(self, self._close_in_real_time)
 
@@ -112,7 +112,7 @@ class OffloadPool:
         try:
             if timeout is not None:
                 catch_up = self._set_timer(ticket, timeout, function)
-            self._crew.run(function, args, done)
+            self._workers.run(function, args, done)
         except BaseException as error:  # there is no thread or process for it: that is the answer
             self._done(ticket, None, error)
             if isinstance(error, KeyboardInterrupt):
@@ -164,20 +164,20 @@ class OffloadPool:
     def _close(self, timeout: float, clock: Clock) -> bool:
         with self._lock:
             self._is_closed = True
-        lost_before = self._crew.lost
+        lost_before = self._workers.lost
         self._wait_idle(timeout, clock)
         # In this order: what has begun may still complete its ticket, what has not will not begin once that has failed,
         # and what is killed has failed because of the close.
-        dropped = self._crew.close()
+        dropped = self._workers.close()
         with self._lock:
             given_up = tuple(self._in_flight)
             self._is_cut_off = self._is_cut_off or bool(given_up)
-            is_done = not self._is_cut_off and self._crew.lost == lost_before
+            is_done = not self._is_cut_off and self._workers.lost == lost_before
         for ticket in given_up:
             write(ticket, error=ActorDeadError(str(self)))
         for done in dropped:
             done(None, ActorDeadError(str(self)))
-        self._crew.give_up()
+        self._workers.give_up()
         self._finalizer.detach()
         forget_pool(self)
         return is_done
@@ -238,7 +238,7 @@ class OffloadPool:
         return f"OffloadPool {self.name!r}"
 
 
-def _drop(crew: OffloadCrew, pool: str) -> None:
-    """End the crew of a pool that is garbage; takes no lock, because that may be found while any lock is held."""
-    crew.drop()
+def _drop(workers: Workers, pool: str) -> None:
+    """End the workers of a pool that is garbage; takes no lock, because that may be found while any lock is held."""
+    workers.drop()
     warnings.warn(f"dropped without being closed: {pool}", ResourceWarning, stacklevel=1)

@@ -1,4 +1,4 @@
-"""`ProcessCrew`: threads with a process each, for work that keeps the interpreter busy."""
+"""`ProcessWorkers`: threads with a process each, for work that keeps the interpreter busy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from loopwarden._blocking import SYSTEM
 from loopwarden._log import describe, report
-from loopwarden.actors.offload._thread_workers import ThreadCrew, name_of
+from loopwarden.actors.offload._thread_workers import ThreadWorkers, name_of
 from loopwarden.actors.runtime._exit_hook import stop_forgotten
 from loopwarden.errors import ActorDeadError
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from loopwarden._blocking import Blocking
     from loopwarden.actors.offload._thread_workers import Done
 
-__all__ = ["ProcessCrew", "WorkProcess", "pack", "unpack"]
+__all__ = ["ProcessWorkers", "WorkProcess", "pack", "unpack"]
 
 #: What a whole group of processes is sent, by Ctrl-C or by systemd: the parent's to act on, not theirs.
 GROUP_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
@@ -196,8 +196,8 @@ GRACE = 1.0
 
 
 @final
-class ProcessCrew:
-    """A `ThreadCrew` whose threads hand each function to a process of their own.
+class ProcessWorkers:
+    """A `ThreadWorkers` whose threads hand each function to a process of their own.
 
     A process is made when the first function needs it, and anew after it died. Its death concerns nobody but the one
     function that it ran.
@@ -215,7 +215,7 @@ class ProcessCrew:
         self._busy: set[WorkProcess] = set()
         #: How many functions were lost with a process that died.
         self.lost = 0
-        self._threads = ThreadCrew(name, most, blocking, partial(_ProcessHand, self, name))
+        self._threads = ThreadWorkers(name, most, blocking, partial(_ProcessHand, self, name))
 
     def run(self, function: Callable[..., Any], args: tuple[Any, ...], done: Done) -> None:
         """Hand it to a thread, which hands it to its process."""
@@ -263,8 +263,8 @@ class ProcessCrew:
 class _ProcessHand:
     """One process at a time."""
 
-    def __init__(self, crew: ProcessCrew, name: str) -> None:
-        self._crew = crew
+    def __init__(self, workers: ProcessWorkers, name: str) -> None:
+        self._workers = workers
         self._name = name
         self._process: WorkProcess | None = None  # None also while it is asked: only one that answered is asked again
 
@@ -278,11 +278,11 @@ class _ProcessHand:
         process, self._process = self._ready(), None
         answer: bytes | None = None
         try:
-            answer = self._crew.ask(process, request)
+            answer = self._workers.ask(process, request)
         finally:
             exit_code = process.end(0) if answer is None else None
         if answer is None:
-            raise self._crew.lose(function, exit_code)
+            raise self._workers.lose(function, exit_code)
         self._process = process
         return unpack(answer)
 

@@ -1,4 +1,4 @@
-"""`ThreadCrew`: threads that run functions, one after another."""
+"""`ThreadWorkers`: threads that run functions, one after another."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     Done: TypeAlias = Callable[[Any, BaseException | None], None]
 
-__all__ = ["Hand", "OffloadCrew", "OwnHand", "ThreadCrew", "name_of"]
+__all__ = ["OwnHand", "Runner", "ThreadWorkers", "Workers", "name_of"]
 
 
 def name_of(function: Callable[..., Any]) -> str:
@@ -25,7 +25,7 @@ def name_of(function: Callable[..., Any]) -> str:
     return str(getattr(function, "__qualname__", type(function).__name__))
 
 
-class OffloadCrew(Protocol):
+class Workers(Protocol):
     """Runs functions somewhere else."""
 
     #: How many functions were begun, perhaps, and will never return.
@@ -35,7 +35,7 @@ class OffloadCrew(Protocol):
         """Run it once, and then call ``done`` with what it returned or raised, on any thread; does not block.
 
         Raises:
-            ActorDeadError: if the crew is closed; as with any other error, ``done`` is not called then.
+            ActorDeadError: if the workers are closed; as with any other error, ``done`` is not called then.
             RuntimeError: if there is no thread for it.
         """
         ...
@@ -53,8 +53,8 @@ class OffloadCrew(Protocol):
         ...
 
 
-class Hand(Protocol):
-    """With what one thread of a crew runs functions; used by that thread alone."""
+class Runner(Protocol):
+    """With what one thread of the workers runs functions; used by that thread alone."""
 
     def call(self, function: Callable[..., Any], args: tuple[Any, ...]) -> object:
         """Return what the function returns, or raise what it raises."""
@@ -78,7 +78,7 @@ class OwnHand:
 
 
 @final
-class ThreadCrew:
+class ThreadWorkers:
     """Threads, as many as are needed, which stay until the close.
 
     Args:
@@ -88,11 +88,11 @@ class ThreadCrew:
         hire: Makes the hand of each thread.
     """
 
-    def __init__(self, name: str, most: int, blocking: Blocking, hire: Callable[[], Hand] = OwnHand) -> None:
+    def __init__(self, name: str, most: int, blocking: Blocking, make_runner: Callable[[], Runner] = OwnHand) -> None:
         self._name = name
         self._most = most
         self._blocking = blocking
-        self._hire = hire
+        self._hire = make_runner
         self.lost = 0  # a thread cannot die
         # None says that it is over; whoever takes it puts it back for the next, so one is enough for all.
         self._jobs: WorkQueue[tuple[Callable[..., Any], tuple[Any, ...], Done] | None] = blocking.queue()

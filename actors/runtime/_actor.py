@@ -191,7 +191,7 @@ class ControlActor(pykka.ThreadingActor):
         """Do what ``ref.stop()`` asks for: end after this message."""
         self._end()
 
-    def _epilogue(self, cause: BaseException | None) -> Callable[[object], object]:
+    def _answers_after_end(self, cause: BaseException | None) -> Callable[[object], object]:
         """Return what answers a message after the end; called once, on the actor's thread, as it ends.
 
         The answer must not refer to the actor, or the ref would keep it alive.
@@ -301,10 +301,10 @@ class ControlActor(pykka.ThreadingActor):
         if cause is not None:
             report(logging.ERROR, "%s was ended by %s", name, describe(cause), error=cause)
         try:
-            answer = self._epilogue(cause)
+            answer = self._answers_after_end(cause)
         except BaseException as error:  # noqa: BLE001  a hook that fails must not leave tickets behind
-            report(logging.ERROR, "the epilogue of %s raised", name, error=error)
-            answer = ControlActor._epilogue(self, cause)
+            report(logging.ERROR, "%s could not prepare its answers after its end", name, error=error)
+            answer = ControlActor._answers_after_end(self, cause)
         self._inbox.close(lambda envelope: refuse(envelope, answer))
         if not self.ready.is_ready():
             write(self.ready, error=ActorDeadError(name, cause))

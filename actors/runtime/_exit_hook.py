@@ -36,7 +36,7 @@ __all__ = [
 #: Seconds that what was forgotten has to end, all together: a forgotten loop may complete the message in hand, a pool
 #: what it has accepted, and still neither hangs the interpreter. All our threads are daemons, and the processes of a
 #: pool are killed, so after that it exits whatever they do.
-PATIENCE = 5.0
+EXIT_TIMEOUT = 5.0
 
 # Actors that have been started and have not ended, by URN: those that work, and those that are about to end, of which
 # nobody need be told, but whose answers are to be given. Dicts, because their single steps are atomic.
@@ -115,7 +115,7 @@ def stop_forgotten() -> None:
     pools = [(name, close) for name, method in list(_open.values()) if (close := method()) is not None]
     if not refs and not ending and not pools:
         return
-    deadline = SYSTEM_CLOCK.monotonic() + PATIENCE
+    deadline = SYSTEM_CLOCK.monotonic() + EXIT_TIMEOUT
     cut_off: list[str] = []
     try:
         names = ", ".join([*(str(ref) for ref in refs), *(name for name, _ in pools)])
@@ -132,7 +132,9 @@ def stop_forgotten() -> None:
         # After the loops, which may need them to complete the message in hand.
         cut_off += [name for name, close in pools if not close(max(0.0, deadline - SYSTEM_CLOCK.monotonic()))]
         if cut_off:
-            report(logging.WARNING, "not stopped before exit, and cut off after %g s: %s", PATIENCE, ", ".join(cut_off))
+            report(
+                logging.WARNING, "not stopped before exit, and cut off after %g s: %s", EXIT_TIMEOUT, ", ".join(cut_off)
+            )
 
 
 def _begin_anew() -> None:

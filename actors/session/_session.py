@@ -14,10 +14,10 @@ from loopwarden._log import describe, report, type_name
 from loopwarden.actors.runtime._actor import ControlActor, Deferred
 from loopwarden.actors.runtime._request import MessageKinds
 from loopwarden.actors.session._journal_file import JournalFile
-from loopwarden.actors.session._session_ref import Adopt, ChildEnded, Restore, SessionRef, StateRequest, ready_ref
+from loopwarden.actors.session._session_ref import ChildEnded, Restore, SessionRef, StartChild, StateRequest, ready_ref
 from loopwarden.actors.session._slice import DispatchResult, Reducers
 from loopwarden.actors.session._snapshot import SessionCodec
-from loopwarden.actors.session._state import Ledger
+from loopwarden.actors.session._state import SessionState
 from loopwarden.clock import Clock, resolve_clock
 from loopwarden.errors import (
     ActorDeadError,
@@ -40,7 +40,7 @@ __all__ = ["Session"]
 #: Events that are folded, and written, together at most: enough to make the commit cheap for each of them, and few
 #: enough for the first of them not to wait for long.
 LARGEST_BATCH = 512
-_MESSAGES = MessageKinds(StateRequest, Restore, Adopt, ChildEnded)
+_MESSAGES = MessageKinds(StateRequest, Restore, StartChild, ChildEnded)
 
 
 class Session(ControlActor):
@@ -118,7 +118,7 @@ class Session(ControlActor):
         self._full_name = name
         self._parents_file: JournalFile | None = None
         self._file: JournalFile | None = None
-        self._ledger = Ledger(reducers, self.codec, self.actor_ref.publish, snapshot_every)
+        self._ledger = SessionState(reducers, self.codec, self.actor_ref.publish, snapshot_every)
         # What is being folded, and what comes after it: `disown` answers them if this thread is stuck.
         self._batch: list[Envelope] = []
         self._given_up_for: BaseException | None = None
@@ -308,7 +308,7 @@ class Session(ControlActor):
                 return self.actor_ref.state
             case Restore():
                 return self._restore(known.snapshot)
-            case Adopt():
+            case StartChild():
                 return self._adopt(known)
             case ChildEnded():
                 return self._forget_child(known.child)
@@ -323,7 +323,7 @@ class Session(ControlActor):
         tickets = [children[each.name].restore(each) for each in snapshot.children]
         return Deferred(tickets[0].join(*tickets[1:]).map(lambda _: result)) if tickets else result
 
-    def _adopt(self, message: Adopt) -> SessionRef:
+    def _adopt(self, message: StartChild) -> SessionRef:
         if message.name in self.actor_ref.children:
             raise ValueError(f"{self._actor_ref} has a child {message.name!r} already")
         child = Session(message.name, message.slices, snapshot_every=self._snapshot_every, clock=self._clock)

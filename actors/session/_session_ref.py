@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from loopwarden.actors.session._slice import DispatchResult, Slices, SliceView
     from loopwarden.actors.session._snapshot import Recovery
 
-__all__ = ["Adopt", "ChildEnded", "Restore", "SessionRef", "StateRequest", "ready_ref"]
+__all__ = ["ChildEnded", "Restore", "SessionRef", "StartChild", "StateRequest", "ready_ref"]
 
 S = TypeVar("S")
 
@@ -44,7 +44,7 @@ class Restore:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Adopt:
+class StartChild:
     """Start a child."""
 
     name: str
@@ -160,7 +160,7 @@ class SessionRef(ControlRef):
         """
         if self.is_own_thread(threading.get_ident()):
             raise RuntimeError(f"a reducer of {self} cannot start a child, because it would wait for itself")
-        return ready_ref(cast("SessionRef", self.ask(Adopt(name, tuple(slices)))))
+        return ready_ref(cast("SessionRef", self.ask(StartChild(name, tuple(slices)))))
 
     def close(self, timeout: float | None = None) -> bool:
         """End the session and its children, after what was dispatched before; say whether they have ended.

@@ -1,4 +1,4 @@
-"""`Ledger`: the state of a session, and the journal that it can be made again from."""
+"""`SessionState`: the state of a session, and the journal that it can be made again from."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from loopwarden.actors.session._slice import Reducers, Slices
     from loopwarden.actors.session._snapshot import Recovery, SessionCodec, SessionSnapshot
 
-__all__ = ["Fold", "Ledger"]
+__all__ = ["Fold", "SessionState"]
 
 Outcome: TypeAlias = "DispatchResult | Exception"
 
@@ -32,7 +32,7 @@ class Fold(NamedTuple):
 
 
 @final
-class Ledger:
+class SessionState:
     """Has one user, who calls it on one thread; ``publish`` shows each new state to all others.
 
     Args:

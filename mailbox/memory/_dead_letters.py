@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from loopwarden.mailbox._dead_letter import DeadLetter
     from loopwarden.mailbox._message import Message
     from loopwarden.mailbox._token import Token
-    from loopwarden.mailbox.memory._mailbox import Desk, InMemoryMailbox
+    from loopwarden.mailbox.memory._mailbox import InMemoryMailbox, InMemoryStore
     from loopwarden.mailbox.memory._queue import Entry
 
 __all__ = ["InMemoryDeadLetters"]
@@ -29,14 +29,14 @@ class InMemoryDeadLetters(Generic[T]):
 
     def __init__(
         self,
-        source: Desk[T, Any],
+        source: InMemoryStore[T, Any],
         box: InMemoryMailbox[DeadLetter[T], None],
         clock: Clock,
     ) -> None:
         self._source = source
         self._box = box
         #: Where the letters are; for this package only.
-        self.desk = box.desk
+        self.store = box.store
         self._clock = clock
 
     @property
@@ -52,13 +52,13 @@ class InMemoryDeadLetters(Generic[T]):
     def peek(self, limit: int = 100) -> list[DeadLetter[T]]:
         """Return the oldest letters without receiving them."""
         check_limit(self.name, limit)
-        with self._source.lock, self.desk.mending:
-            return [cast("DeadLetter[T]", entry.body) for entry in self.desk.shelf.entries()[:limit]]
+        with self._source.lock, self.store.mending:
+            return [cast("DeadLetter[T]", entry.body) for entry in self.store.queue.entries()[:limit]]
 
     def get(self, message_id: str) -> DeadLetter[T] | None:
         """Return one letter without receiving it."""
         check_id(self.name, "message_id", message_id)
-        with self._source.lock, self.desk.mending:
+        with self._source.lock, self.store.mending:
             entry = self._find(message_id)
             return None if entry is None else cast("DeadLetter[T]", entry.body)
 
@@ -95,16 +95,16 @@ class InMemoryDeadLetters(Generic[T]):
             raise MailboxClosedError(self._source.name)
 
     def _redrive_one(self, message_id: str) -> bool:
-        with self._source.lock, self.desk.mending:
+        with self._source.lock, self.store.mending:
             self._check_open()
             entry = self._find(message_id)
             if entry is None:
                 return False
-            self.desk.redrive(entry, self._source)
+            self.store.redrive(entry, self._source)
             return True
 
     def _find(self, message_id: str) -> Entry | None:
-        return next((entry for entry in self.desk.shelf.entries() if entry.body.message_id == message_id), None)
+        return next((entry for entry in self.store.queue.entries() if entry.body.message_id == message_id), None)
 
     def approximate_count(self) -> int:
         """Return exactly how many letters there are."""

@@ -42,7 +42,7 @@ from loopwarden.mailbox._validation import (
 from loopwarden.mailbox._waiters import Waiters, wait_visible
 from loopwarden.mailbox.memory._admission import Admission
 from loopwarden.mailbox.memory._dead_letters import InMemoryDeadLetters
-from loopwarden.mailbox.memory._queue import Entry, Shelf
+from loopwarden.mailbox.memory._queue import Entry, LeaseQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from loopwarden._blocking import Gate, Lock
     from loopwarden.mailbox._contract import Mailbox
 
-__all__ = ["Desk", "InMemoryMailbox", "make_message"]
+__all__ = ["InMemoryMailbox", "InMemoryStore", "make_message"]
 
 _new: Callable[[Any], Any] = object.__new__
 # Made now: pydantic must not be interrupted while it makes the class of such a generic model.
@@ -65,29 +65,29 @@ R = TypeVar("R")
 class _Mending:
     """Mends a desk if what is done with it is interrupted, by a Ctrl-C or by a signal handler that raises."""
 
-    __slots__ = ("_desk",)
+    __slots__ = ("_store",)
 
-    def __init__(self, desk: Desk[Any, Any]) -> None:
-        self._desk = desk
+    def __init__(self, store: InMemoryStore[Any, Any]) -> None:
+        self._store = store
 
     def __enter__(self) -> None:
-        if self._desk.is_torn:  # by a second Ctrl-C, while the first was dealt with
-            self._desk.mend()
+        if self._store.is_torn:  # by a second Ctrl-C, while the first was dealt with
+            self._store.mend()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
         if kind is not None and not issubclass(kind, MailboxError):  # which refuses, and has changed nothing
-            self._desk.mend()
+            self._store.mend()
 
 
 @final
-class Desk(Generic[T, R]):
-    """Where a mailbox in memory keeps its messages, and where deliveries are settled (see `Courier`).
+class InMemoryStore(Generic[T, R]):
+    """Where a mailbox in memory keeps its messages, and where deliveries are settled (see `Settler`).
 
     Methods called ``settle_…`` take the lock; all others are called by this package, under it.
 
-    Whatever changes something is done ``with desk.lock, desk.mending``, or calls `mend` itself if it is interrupted:
+    Whatever changes something is done ``with store.lock, store.mending``, or calls `mend` itself if it is interrupted:
     where each message goes, a ``try`` costs nothing and a context manager does.
     """
 
@@ -115,17 +115,17 @@ class Desk(Generic[T, R]):
         self.lock = clock.blocking.lock() if lock is None else lock
         #: True if its messages are dead letters; set by their mailbox.
         self.letters = False
-        self.shelf = Shelf(max_deliveries)
+        self.queue = LeaseQueue(max_deliveries)
         self.waiters = Waiters()
         self.admission = Admission(max_size)
         self.sequence = 0
         self.prefix = f"{secrets.token_hex(4)}-"
         self.closed = False
         #: Returns the desk of the dead letters; set by the mailbox.
-        self.find_dead: Callable[[], Desk[DeadLetter[T], None]] | None = None
+        self.find_dead: Callable[[], InMemoryStore[DeadLetter[T], None]] | None = None
         self.mending = _Mending(self)
         # What goes to another desk: what it is here, the other desk, and what it is there.
-        self._moving: tuple[Entry, Desk[Any, Any], Entry] | None = None
+        self._moving: tuple[Entry, InMemoryStore[Any, Any], Entry] | None = None
         #: True while what was interrupted is not put right.
         self.is_torn = False
 
@@ -142,52 +142,52 @@ class Desk(Generic[T, R]):
             entry.id = entry.id or f"{self.prefix}{self.sequence}"
 
     def place(self, entries: Sequence[Entry], due: float | None) -> None:
-        """Put numbered messages on the shelf, all or none; several are never delayed."""
+        """Put numbered messages in the queue, all or none; several are never delayed."""
         if due is None:
-            self.shelf.put(entries)
+            self.queue.put(entries)
             for _ in entries:
                 self.waiters.wake_one()
         else:
             [entry] = entries
-            self.shelf.put_delayed(entry, due)
+            self.queue.put_delayed(entry, due)
             self.waiters.due_added(due)
 
-    def move(self, entry: Entry, target: Desk[Any, Any], copy: Entry) -> None:
+    def move(self, entry: Entry, target: InMemoryStore[Any, Any], copy: Entry) -> None:
         """Put ``copy`` on another desk, in place of a message that is on this one."""
         self._moving = (entry, target, copy)
         target.number([copy])
         target.place([copy], None)
-        self.shelf.discard(entry)
+        self.queue.discard(entry)
         self._moving = None
 
     def mend(self) -> None:
         """Put right what was interrupted, so that every message is in one place; if this is too, the next call does."""
         self.is_torn = True
-        self.shelf.mend()
+        self.queue.mend()
         if self._moving is not None:
             entry, target, copy = self._moving
             target.mend()
-            if target.shelf.has(copy):
-                self.shelf.discard(entry)
+            if target.queue.has(copy):
+                self.queue.discard(entry)
             self._moving = None
         self.waiters.wake_all()  # whoever was to be woken is among them
         self.admission.wake_all()
-        self.shelf.lower_first_due(self.shelf.next_due())
+        self.queue.lower_first_due(self.queue.next_due())
         self.is_torn = False
 
     def count(self) -> int:
         """Return how many messages there are; takes the lock."""
         with self.lock, self.mending:
-            return self.shelf.size
+            return self.queue.size
 
     def watch_due(self, watcher: Callable[[], object]) -> Callable[[], None]:
         """Have ``watcher`` called when something is due sooner; return what ends that. Both take the lock."""
         with self.lock:
-            self.shelf.watchers += (watcher,)
+            self.queue.watchers += (watcher,)
 
         def unwatch() -> None:
             with self.lock:
-                self.shelf.watchers = tuple(each for each in self.shelf.watchers if each is not watcher)
+                self.queue.watchers = tuple(each for each in self.queue.watchers if each is not watcher)
 
         return unwatch
 
@@ -200,37 +200,37 @@ class Desk(Generic[T, R]):
 
         Nearly every message goes this way, so everything is done on the spot.
         """
-        shelf, now = self.shelf, self._monotonic()
+        queue, now = self.queue, self._monotonic()
         due = now + visibility_timeout
         messages: list[Message[T, R]] = []
         if (
-            shelf.returned
-            or now >= shelf.first_due
-            or due < shelf.last_in_turn
+            queue.returned
+            or now >= queue.first_due
+            or due < queue.last_in_turn
             or self.waiters.gates
             or self.roundtrip
             or self.closed
         ):
             return messages
-        fresh, in_turn = shelf.fresh, shelf.in_turn
+        fresh, in_turn = queue.fresh, queue.in_turn
         if not fresh:
             return messages
-        shelf.last_in_turn = due
-        if due < shelf.first_due:
-            shelf.lower_first_due(due)
+        queue.last_in_turn = due
+        if due < queue.first_due:
+            queue.lower_first_due(due)
         takes_all = limit >= len(fresh)
         entries: list[Entry] = []
-        for slip in fresh if takes_all else islice(fresh, limit):
-            if type(slip) is Entry:
-                slip.due = due
-                in_turn[slip.sequence] = slip
-                entries.append(slip)
-                messages.append(Message(self, slip, slip.body, slip.count + 1, slip.receipt + 1, token))
+        for waiting in fresh if takes_all else islice(fresh, limit):
+            if type(waiting) is Entry:
+                waiting.due = due
+                in_turn[waiting.sequence] = waiting
+                entries.append(waiting)
+                messages.append(Message(self, waiting, waiting.body, waiting.count + 1, waiting.receipt + 1, token))
                 continue
             message: Message[T, R] = _new(Message)  # without __init__, which costs half as much again
-            message.record = slip
-            sequence, message.id, message.body, message.sent_at = slip
-            message.courier, message.token, message.due = self, token, due
+            message.record = waiting
+            sequence, message.id, message.body, message.sent_at = waiting
+            message.settler, message.token, message.due = self, token, due
             message.delivery_count = message.receipt = 1
             message.is_finalized = False
             in_turn[sequence] = message
@@ -248,65 +248,65 @@ class Desk(Generic[T, R]):
 
     def take(self, limit: int, due: float, token: Token | None) -> list[Message[T, R]]:
         """Lease what is visible."""
-        shelf = self.shelf
+        queue = self.queue
         messages: list[Message[T, R]] = []
-        while not messages and (entries := shelf.take(limit, due)):
+        while not messages and (entries := queue.take(limit, due)):
             for entry in entries:
                 try:
                     body = self.body(entry)
                 except SerializationError as error:
-                    self.bury(entry, "its body cannot be read", str(error), readable=False)
+                    self.dead_letter(entry, "its body cannot be read", str(error), readable=False)
                 else:
                     messages.append(Message(self, entry, body, entry.count, entry.receipt, token))
         if self.waiters.gates:
             self.waiters.due_added(due)
-            if shelf.has_visible:
+            if queue.has_visible:
                 self.waiters.wake_one()
         return messages
 
-    def look(self) -> tuple[bool, float]:
-        """Say whether something is there, and when to look again; under the lock, see `Lookout.look`."""
+    def poll(self) -> tuple[bool, float]:
+        """Say whether something is there, and when to look again; under the lock, see `Waitable.poll`."""
         if self.closed:
             raise MailboxClosedError(self._name)
         with self.mending:
             now = self._monotonic()
-            if now >= self.shelf.first_due:
+            if now >= self.queue.first_due:
                 self.bring_back(now)
-            return self.shelf.has_visible, self.shelf.first_due - now
+            return self.queue.has_visible, self.queue.first_due - now
 
     def bring_back(self, now: float) -> tuple[list[Entry], list[Entry]]:
         """Do what is due; return what became visible, and what became a dead letter."""
-        shelf = self.shelf
+        queue = self.queue
         returned: list[Entry] = []
         exhausted: list[Entry] = []
-        while (entry := shelf.first_ended(now)) is not None:
-            if shelf.is_exhausted(entry):
-                self.bury(entry, f"it was delivered {entry.count} times", entry.error)
+        while (entry := queue.first_ended(now)) is not None:
+            if queue.is_exhausted(entry):
+                self.dead_letter(entry, f"it was delivered {entry.count} times", entry.error)
                 exhausted.append(entry)
             else:
-                shelf.give_back(entry, None, entry.count)
+                queue.give_back(entry, None, entry.count)
                 returned.append(entry)
-        shelf.first_due = shelf.next_due()
+        queue.first_due = queue.next_due()
         if returned:
             self.waiters.wake_one()
         return returned, exhausted
 
     def settle_acknowledge(self, message: Message[T, R]) -> None:
         """Do what `Message.acknowledge` says."""
-        token, shelf = message.token, self.shelf
+        token, queue = message.token, self.queue
         with self.lock:
             try:
                 record: Any = message.record
                 if type(record) is Entry or self._monotonic() >= message.due or (token is not None and token.fenced):
                     entry, _ = self._check_holds(message)
-                    shelf.remove(entry)
+                    queue.remove(entry)
                 else:  # nearly every message goes this way
                     try:
-                        del shelf.in_turn[record[0]]
+                        del queue.in_turn[record[0]]
                     except KeyError:
                         raise ReceiptHandleExpiredError(self._name, message.id, message.receipt_handle) from None
                 if self.admission.gates:
-                    self.admission.made_room(shelf.size)
+                    self.admission.made_room(queue.size)
             except MailboxError:
                 raise
             except BaseException:
@@ -319,13 +319,13 @@ class Desk(Generic[T, R]):
             entry, now = self._check_holds(message)
             if error is not None:
                 entry.error = error
-            if self.shelf.is_exhausted(entry):
-                self.bury(entry, f"it was delivered {entry.count} times", entry.error)
+            if self.queue.is_exhausted(entry):
+                self.dead_letter(entry, f"it was delivered {entry.count} times", entry.error)
             elif visibility_timeout:
-                self.shelf.give_back(entry, now + visibility_timeout, entry.count)
+                self.queue.give_back(entry, now + visibility_timeout, entry.count)
                 self.waiters.due_added(now + visibility_timeout)
             else:
-                self.shelf.give_back(entry, None, entry.count)
+                self.queue.give_back(entry, None, entry.count)
                 self.waiters.wake_one()
 
     def settle_put_back(self, message: Message[T, R]) -> None:
@@ -334,7 +334,7 @@ class Desk(Generic[T, R]):
             # Also by a worker that was fenced: it has not begun, and nobody else has the message.
             entry, _ = self._check_holds(message, even_if_fenced=True)
             # Not one less than it has: it may be tried again after a Ctrl-C.
-            self.shelf.give_back(entry, None, message.delivery_count - 1)
+            self.queue.give_back(entry, None, message.delivery_count - 1)
             self.waiters.wake_one()
 
     def settle_dead_letter(self, message: Message[T, R], reason: str, error: str | None) -> None:
@@ -343,14 +343,14 @@ class Desk(Generic[T, R]):
             raise refuse_letter(self._name, message.id)
         with self.lock, self.mending:
             entry, _ = self._check_holds(message)
-            self.bury(entry, reason, error if error is not None else entry.error)
+            self.dead_letter(entry, reason, error if error is not None else entry.error)
 
     def settle_extend(self, message: Message[T, R], timeout: float) -> None:
         """Do what `Message.extend_visibility` says."""
         with self.lock, self.mending:
             entry, now = self._check_holds(message)
             due = now + timeout
-            self.shelf.extend(entry, due)
+            self.queue.extend(entry, due)
             self.waiters.due_added(due)
 
     def settle_reply(self, message: Message[T, R], body: R) -> str:
@@ -362,13 +362,13 @@ class Desk(Generic[T, R]):
 
     def _check_holds(self, message: Message[T, R], *, even_if_fenced: bool = False) -> tuple[Entry, float]:
         """Refuse a delivery that is over. Return the message's entry, and the time."""
-        entry, now = self.shelf.unfold(message), self._monotonic()
+        entry, now = self.queue.materialize(message), self._monotonic()
         is_fenced = message.is_fenced and not even_if_fenced
-        if is_fenced or not self.shelf.holds(entry, message.receipt, now):
+        if is_fenced or not self.queue.holds(entry, message.receipt, now):
             raise ReceiptHandleExpiredError(self._name, message.id, message.receipt_handle)
         return entry, now
 
-    def bury(self, entry: Entry, reason: str, error: str | None, *, readable: bool = True) -> None:
+    def dead_letter(self, entry: Entry, reason: str, error: str | None, *, readable: bool = True) -> None:
         """Make a leased message a dead letter."""
         letter = _Letter(
             message_id=entry.id,
@@ -386,9 +386,9 @@ class Desk(Generic[T, R]):
         copy.reply_to = entry.reply_to  # so that it can be redriven
         assert self.find_dead is not None, "the mailbox sets it before it lets anybody in"
         self.move(entry, self.find_dead(), copy)
-        self.admission.made_room(self.shelf.size)
+        self.admission.made_room(self.queue.size)
 
-    def redrive(self, entry: Entry, target: Desk[Any, Any]) -> None:
+    def redrive(self, entry: Entry, target: InMemoryStore[Any, Any]) -> None:
         """Put a letter back on the desk that it came from, under a new id."""
         letter: DeadLetter[Any] = entry.body
         copy = Entry("", target.kept(letter), self._wall())
@@ -501,7 +501,7 @@ class InMemoryMailbox(Generic[T, R]):
         self._str: Any = str if self._is_sure("") else None
         self._is_roomy = max_size is None and not roundtrip
         #: Where the messages are; for this package only.
-        self.desk: Desk[T, R] = Desk(
+        self.store: InMemoryStore[T, R] = InMemoryStore(
             name,
             clock,
             codec,
@@ -512,10 +512,10 @@ class InMemoryMailbox(Generic[T, R]):
             resolver=resolver,
             lock=lock,
         )
-        self._lock, self._shelf, self._gates = self.desk.lock, self.desk.shelf, self.desk.waiters.gates
+        self._lock, self._queue, self._gates = self.store.lock, self.store.queue, self.store.waiters.gates
         self._asked: tuple[float, float, float] = (0, 0, 0)  # what the last receive asked for, which was good
         self._dead: InMemoryDeadLetters[T] | None = None
-        self.desk.find_dead = self._dead_desk
+        self.store.find_dead = self._dead_desk
         _made.add(self)
 
     @property
@@ -526,7 +526,7 @@ class InMemoryMailbox(Generic[T, R]):
     @property
     def closed(self) -> bool:
         """True from the first `close` on."""
-        return self.desk.closed
+        return self.store.closed
 
     @property
     def capabilities(self) -> Capabilities:
@@ -552,7 +552,7 @@ class InMemoryMailbox(Generic[T, R]):
         timeout: float = _NONE,
     ) -> str:
         """Send one message; see `Mailbox.send`."""
-        desk = self.desk
+        store = self.store
         stored: Any = body
         # Numbers and texts are asked on the spot, which takes half as long as to call what asks them.
         if (
@@ -560,7 +560,7 @@ class InMemoryMailbox(Generic[T, R]):
             and not (type(stored) is self._str and stored.isascii())
             and not self._is_sure(body)
         ):
-            stored = desk.encode(body)
+            stored = store.encode(body)
         # Nearly every message goes this way. By identity, so that what is not our own 0 goes the other, and is checked.
         if (
             reply_to is None
@@ -572,17 +572,17 @@ class InMemoryMailbox(Generic[T, R]):
         ):
             with self._lock:
                 try:
-                    if desk.closed:
+                    if store.closed:
                         raise MailboxClosedError(self._name)  # noqa: TRY301  it passes as it should
-                    desk.sequence = sequence = desk.sequence + 1
-                    message_id = f"{desk.prefix}{sequence}"
-                    self._shelf.fresh.append((sequence, message_id, stored, self._wall()))
+                    store.sequence = sequence = store.sequence + 1
+                    message_id = f"{store.prefix}{sequence}"
+                    self._queue.fresh.append((sequence, message_id, stored, self._wall()))
                     if self._gates:
-                        desk.waiters.wake_one()
+                        store.waiters.wake_one()
                 except MailboxError:
                     raise
                 except BaseException:
-                    desk.mend()
+                    store.mend()
                     raise
             return message_id
         entry = Entry("", stored, self._wall())
@@ -598,7 +598,7 @@ class InMemoryMailbox(Generic[T, R]):
     ) -> list[str]:
         """Send all or none; see `Mailbox.send_many`."""
         now = self._wall()
-        stored = [self.desk.encode(body) for body in check_bodies(self._name, bodies)]
+        stored = [self.store.encode(body) for body in check_bodies(self._name, bodies)]
         entries = [Entry("", body, now) for body in stored]
         if headers is not None:
             copied = check_headers(self._name, headers)
@@ -609,18 +609,18 @@ class InMemoryMailbox(Generic[T, R]):
     def _put(self, entries: list[Entry], timeout: float, delay: float = 0, dedup_id: str | None = None) -> list[str]:
         check_seconds(self._name, "timeout", timeout)
         deadline = self._monotonic() + timeout
-        admission = self.desk.admission
+        admission = self.store.admission
         while True:
             gate: Gate | None = None
             try:
-                with self._lock, self.desk.mending:
-                    if self.desk.closed:
+                with self._lock, self.store.mending:
+                    if self.store.closed:
                         raise MailboxClosedError(self._name)
                     now = self._monotonic()
                     sent_before = admission.sent_before(dedup_id, now)
                     if sent_before is not None:
                         return [sent_before]
-                    if admission.has_room(self.desk.shelf.size, len(entries)):
+                    if admission.has_room(self.store.queue.size, len(entries)):
                         self._place(entries, now, delay, dedup_id)
                         return [entry.id for entry in entries]
                     if now >= deadline:
@@ -631,18 +631,18 @@ class InMemoryMailbox(Generic[T, R]):
             finally:
                 if gate is not None:
                     with self._lock:
-                        admission.leave(gate, self.desk.shelf.size)
+                        admission.leave(gate, self.store.queue.size)
 
     def _place(self, entries: list[Entry], now: float, delay: float, dedup_id: str | None) -> None:
-        desk = self.desk
-        desk.number(entries)
+        store = self.store
+        store.number(entries)
         try:
             if dedup_id is not None:
-                desk.admission.remember(dedup_id, entries[0].id, now)
-            desk.place(entries, now + delay if delay else None)
+                store.admission.remember(dedup_id, entries[0].id, now)
+            store.place(entries, now + delay if delay else None)
         except BaseException:
-            if dedup_id is not None and not desk.shelf.has(entries[0]):
-                desk.admission.forget(dedup_id)
+            if dedup_id is not None and not store.queue.has(entries[0]):
+                store.admission.forget(dedup_id)
             raise
 
     # Receiving.
@@ -664,9 +664,9 @@ class InMemoryMailbox(Generic[T, R]):
         if token is None or (type(token) is Token and not token.stopped):
             with self._lock:
                 try:
-                    messages = self.desk.take_fresh(max_messages, visibility_timeout, token)
+                    messages = self.store.take_fresh(max_messages, visibility_timeout, token)
                 except BaseException:
-                    self.desk.mend()
+                    self.store.mend()
                     raise
             if messages:
                 return messages
@@ -680,44 +680,44 @@ class InMemoryMailbox(Generic[T, R]):
         gate: Gate | None = None
         try:
             while True:
-                with self._lock, self.desk.mending:
-                    was_woken = gate is not None and not self.desk.waiters.leave(gate)
-                    if self.desk.closed:
+                with self._lock, self.store.mending:
+                    was_woken = gate is not None and not self.store.waiters.leave(gate)
+                    if self.store.closed:
                         raise MailboxClosedError(self._name)  # noqa: TRY301  it passes the clean-up below as it should
                     now = self._monotonic()
-                    shelf = self.desk.shelf
-                    if now >= shelf.first_due:
-                        self.desk.bring_back(now)
-                    if (shelf.fresh or shelf.returned) and (token is None or not token.stopped):
-                        messages = self.desk.take(max_messages, now + visibility_timeout, token)
+                    queue = self.store.queue
+                    if now >= queue.first_due:
+                        self.store.bring_back(now)
+                    if (queue.fresh or queue.returned) and (token is None or not token.stopped):
+                        messages = self.store.take(max_messages, now + visibility_timeout, token)
                         if messages:
                             return messages
                     if deadline is None:
                         deadline = now + wait_time_seconds
                     if now >= deadline or (token is not None and (token.stopped or token.take_nudge())):
-                        if was_woken and shelf.has_visible:
-                            self.desk.waiters.wake_one()  # what this one was woken for is for somebody else
+                        if was_woken and queue.has_visible:
+                            self.store.waiters.wake_one()  # what this one was woken for is for somebody else
                         return []
                     gate = self._clock.blocking.gate()
-                    until = min(deadline, shelf.first_due)
-                    self.desk.waiters.park(gate, shelf.first_due)
+                    until = min(deadline, queue.first_due)
+                    self.store.waiters.park(gate, queue.first_due)
                 wait_with(self._clock, gate, until - now, token)  # woken by a send, a return, close, or a lease's end
         except BaseException:
             with self._lock:  # interrupted: what it may have been woken for is for somebody else
-                if gate is not None and not self.desk.waiters.leave(gate) and self.desk.shelf.has_visible:
-                    self.desk.waiters.wake_one()
+                if gate is not None and not self.store.waiters.leave(gate) and self.store.queue.has_visible:
+                    self.store.waiters.wake_one()
             raise
 
     def wait_visible(self, timeout: float, token: Token | None = None) -> bool:
         """Wait until there is something to receive; see `SupportsWaitVisible`."""
-        return wait_visible(self.desk, self._clock, timeout, token)
+        return wait_visible(self.store, self._clock, timeout, token)
 
     def reap(self) -> Reaped:
         """Bring back what is due; see `Mailbox.reap`."""
-        with self._lock, self.desk.mending:
+        with self._lock, self.store.mending:
             now = self._monotonic()
-            returned, exhausted = self.desk.bring_back(now)
-            due = self.desk.shelf.first_due
+            returned, exhausted = self.store.bring_back(now)
+            due = self.store.queue.first_due
             return Reaped(
                 tuple(entry.id for entry in returned),
                 tuple(entry.id for entry in exhausted),
@@ -729,7 +729,7 @@ class InMemoryMailbox(Generic[T, R]):
 
         It is called with the lock held, so it must neither block nor use the mailbox.
         """
-        return self.desk.watch_due(watcher)
+        return self.store.watch_due(watcher)
 
     # Finalising.
 
@@ -745,52 +745,51 @@ class InMemoryMailbox(Generic[T, R]):
 
     # Dead letters.
 
-    def _dead_desk(self) -> Desk[DeadLetter[T], None]:
+    def _dead_desk(self) -> InMemoryStore[DeadLetter[T], None]:
         """Return where dead letters go; under the lock."""
-        return self._dead_letters().desk
+        return self._dead_letters().store
 
     def _dead_letters(self) -> InMemoryDeadLetters[T]:
         if self._dead is None:
             box: InMemoryMailbox[DeadLetter[T], None] = InMemoryMailbox(
                 f"{self._name}:dead", max_deliveries=None, clock=self._clock, lock=self._lock
             )
-            box.desk.closed, box.desk.letters = self.desk.closed, True
-            self._dead = InMemoryDeadLetters(self.desk, box, self._clock)
+            box.store.closed, box.store.letters = self.store.closed, True
+            self._dead = InMemoryDeadLetters(self.store, box, self._clock)
         return self._dead
 
     # The rest.
 
     def purge(self) -> int:
         """Delete everything; see `Mailbox.purge`."""
-        with self._lock, self.desk.mending:
-            cleared = self.desk.shelf.clear()
-            self.desk.admission.wake_all()
+        with self._lock, self.store.mending:
+            cleared = self.store.queue.clear()
+            self.store.admission.wake_all()
             return cleared
 
     def approximate_count(self) -> int:
         """Return exactly how many messages there are."""
-        return self.desk.count()
+        return self.store.count()
 
     def close(self) -> None:
         """Refuse from now on, and wake who waits; see `Mailbox.close`. In a forked process it does nothing."""
         if isinstance(self._lock, _InheritedLock):
             return
         with self._lock:
-            self.desk.closed = True
-            self.desk.waiters.wake_all()
-            self.desk.admission.wake_all()
+            self.store.closed = True
+            self.store.waiters.wake_all()
+            self.store.admission.wake_all()
             dead = self._dead
         if dead is not None:
             dead.close()
 
     def leave_to_parent(self, owner: int) -> None:
         """Refuse every use in a child process: its messages are the parent's, and its lock may be held for ever."""
-        self._lock = self.desk.lock = _InheritedLock(self._name, owner)
+        self._lock = self.store.lock = _InheritedLock(self._name, owner)
 
     def __repr__(self) -> str:
-        return (
-            f"<InMemoryMailbox {self._name!r}, {self.desk.shelf.size} messages{', closed' if self.desk.closed else ''}>"
-        )
+        closed = ", closed" if self.store.closed else ""
+        return f"<InMemoryMailbox {self._name!r}, {self.store.queue.size} messages{closed}>"
 
 
 def _never(_body: object) -> bool:
@@ -801,8 +800,8 @@ def make_message(body: T, clock: Clock) -> Message[T, Any]:
     """Return a message that comes from no mailbox; its body may be anything."""
     box: InMemoryMailbox[T, Any] = InMemoryMailbox("process", clock=clock)
     entry = Entry("", body, clock.wall())
-    box.desk.number([entry])
-    box.desk.place([entry], None)
+    box.store.number([entry])
+    box.store.place([entry], None)
     [message] = box.receive()
     return message
 

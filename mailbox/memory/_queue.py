@@ -1,4 +1,4 @@
-"""`Shelf`: messages in their order, with their leases: data and arithmetic, no lock and no clock."""
+"""`LeaseQueue`: messages in their order, with their leases: data and arithmetic, no lock and no clock."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Protocol, final
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from loopwarden.mailbox._message import Slip
+    from loopwarden.mailbox._message import FreshMessage
 
-__all__ = ["Entry", "Shelf"]
+__all__ = ["Entry", "LeaseQueue"]
 
 _NO_HEADERS: Mapping[str, str] = {}
 #: So few stale entries are not worth a look.
@@ -21,7 +21,7 @@ _FEW = 64
 
 @final
 class Entry:
-    """A message on the shelf."""
+    """A message in the queue."""
 
     __slots__ = (
         "body",
@@ -38,7 +38,7 @@ class Entry:
     )
 
     def __init__(self, message_id: str, body: Any, sent_at: float) -> None:
-        #: Its place in the order; given when it is put on the shelf.
+        #: Its place in the order; given when it is put in the queue.
         self.sequence = 0
         self.id = message_id
         self.body = body
@@ -49,7 +49,7 @@ class Entry:
         self.receipt = 0
         #: When its lease or its delay ends; infinite while it is visible.
         self.due = math.inf
-        #: Which entry of the shelf's heap is its own; 0 if none is.
+        #: Which entry of the queue's heap is its own; 0 if none is.
         self.stamp = 0
         self.error: str | None = None
         self.headers: Mapping[str, str] = _NO_HEADERS
@@ -57,30 +57,30 @@ class Entry:
 
 
 class FirstLease(Protocol):
-    """The first delivery of a slip, which stands on the shelf itself until somebody needs an entry."""
+    """The first delivery of a fresh message, which stands in the queue itself until an entry is needed."""
 
     due: float
     record: Any
 
 
-def _entry(slip: Slip | Entry) -> Entry:
-    if isinstance(slip, Entry):
-        return slip
-    sequence, message_id, body, sent_at = slip
+def _entry(fresh: FreshMessage | Entry) -> Entry:
+    if isinstance(fresh, Entry):
+        return fresh
+    sequence, message_id, body, sent_at = fresh
     entry = Entry(message_id, body, sent_at)
     entry.sequence = sequence
     return entry
 
 
-def _place(slip: Slip | Entry) -> int:
-    return slip.sequence if isinstance(slip, Entry) else slip[0]
+def _place(fresh: FreshMessage | Entry) -> int:
+    return fresh.sequence if isinstance(fresh, Entry) else fresh[0]
 
 
 @final
-class Shelf:
+class LeaseQueue:
     """Messages that are visible, in their order, and messages that are due at some time.
 
-    Most messages are sent, delivered once and acknowledged. Such a one is no more than a slip while it is visible, and
+    Most messages are sent, delivered once and acknowledged. Such a one is no more than a tuple while it is visible, and
     while it is leased the delivery stands for it. An entry is made of either when something else happens.
 
     Putting, taking and removing are O(1); what comes back, and what ends out of turn, costs O(log n). Whoever uses it
@@ -97,7 +97,7 @@ class Shelf:
         #: Called, under the lock, when `first_due` is lowered; they must not block.
         self.watchers: tuple[Callable[[], object], ...] = ()
         #: Visible messages that were never away: in order, because they come in order.
-        #: Slips, and entries of those that have more to them.
+        #: Tuples, and entries of those that have more to them.
         self.fresh: deque[Any] = deque()
         #: Visible messages that have come back, or were delayed.
         self.returned: list[tuple[int, Entry]] = []
@@ -155,7 +155,7 @@ class Shelf:
         return entry.receipt == receipt and now < entry.due
 
     def remove(self, entry: Entry) -> None:
-        """Take a leased message off the shelf for good."""
+        """Take a leased message out of the queue for good."""
         self._unschedule(entry)
         entry.receipt += 1
 
@@ -183,10 +183,10 @@ class Shelf:
         if due > now:
             return None
         first = next(iter(self.in_turn.values()), None)
-        return self._out_of_turn[0][2] if first is None or first.due != due else self.unfold(first)
+        return self._out_of_turn[0][2] if first is None or first.due != due else self.materialize(first)
 
     def clear(self) -> int:
-        """Take everything off the shelf; return how much that was."""
+        """Take everything out of the queue; return how much that was."""
         cleared = self.size
         for entry in self.entries():
             entry.receipt += 1  # so that the holder of a leased one is refused
@@ -200,13 +200,13 @@ class Shelf:
     def entries(self) -> list[Entry]:
         """Return all messages in their order; O(n log n), for looking only."""
         self.fresh = deque(map(_entry, self.fresh))
-        in_turn = {sequence: self.unfold(leased) for sequence, leased in list(self.in_turn.items())}
+        in_turn = {sequence: self.materialize(leased) for sequence, leased in list(self.in_turn.items())}
         away = {entry.sequence: entry for _, stamp, entry in self._out_of_turn if entry.stamp == stamp} | in_turn
         everything = [*map(_entry, self.fresh), *(entry for _, entry in self.returned), *away.values()]
         return sorted(everything, key=lambda entry: entry.sequence)
 
     def discard(self, entry: Entry) -> None:
-        """Take any message off the shelf; O(n) for a visible one, which is looked at only."""
+        """Take any message out of the queue; O(n) for a visible one, which is looked at only."""
         if entry.due == math.inf:
             self.fresh = deque(each for each in self.fresh if each is not entry)
             returned = [pair for pair in self.returned if pair[1] is not entry]
@@ -249,8 +249,8 @@ class Shelf:
                 entry.due = math.inf
                 entry.receipt += 1  # no delivery of a visible message is good
 
-    def unfold(self, leased: FirstLease | Entry) -> Entry:
-        """Return the entry of a leased message; from now on it stands on the shelf in place of the delivery."""
+    def materialize(self, leased: FirstLease | Entry) -> Entry:
+        """Return the entry of a leased message; from now on it stands in the queue in place of the delivery."""
         if isinstance(leased, Entry):
             return leased
         if isinstance(leased.record, Entry):

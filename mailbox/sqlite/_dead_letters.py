@@ -113,7 +113,7 @@ class SqliteDeadLetters(Generic[T]):
                 " WHERE mailbox = ? AND due = ? AND sequence = ?",
                 (
                     self._mailbox,
-                    self._store.line.give(cursor, 1),
+                    self._store.sequences.allocate(cursor, 1),
                     secrets.token_hex(8),
                     json.dumps(headers).encode(),
                     self._clock.wall(),
@@ -122,7 +122,7 @@ class SqliteDeadLetters(Generic[T]):
                     rows[0].sequence,
                 ),
             )
-            self._store.announce(self._mailbox)
+            self._store.notify_on_commit(self._mailbox)
             return True
 
     def approximate_count(self) -> int:

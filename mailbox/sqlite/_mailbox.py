@@ -27,7 +27,7 @@ from loopwarden.mailbox._validation import (
 from loopwarden.mailbox._waiters import wait_visible
 from loopwarden.mailbox.sqlite._dead_letters import SqliteDeadLetters
 from loopwarden.mailbox.sqlite._queue import Row, SqliteQueue
-from loopwarden.mailbox.sqlite._receive import RECHECK, SqliteLookout, receive
+from loopwarden.mailbox.sqlite._receive import RECHECK, SqliteWaitable, receive
 from loopwarden.mailbox.sqlite._store import SqliteStore
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ _CAPABILITIES = Capabilities(
 LONG = 800
 
 #: Bytes that a body may have as JSON: a row of SQLite has room for a billion, with all that is in it.
-LONGEST = 990_000_000
+MAX_BODY_BYTES = 990_000_000
 
 #: Most messages; each value that is not given saves a tenth of the time.
 _INSERT = "INSERT INTO messages (mailbox, due, sequence, id, body, headers, sent_at) VALUES (?, 0, ?, ?, ?, ?, ?)"
@@ -120,7 +120,7 @@ class SqliteMailbox(Generic[T, R]):
         self._queue: SqliteQueue[T] = SqliteQueue(
             self._store, name, clock, max_deliveries=max_deliveries, read=self._read, reply=self._send_reply
         )
-        self._lookout = SqliteLookout(self._store, name, self._queue.waiters, clock)
+        self._waitable = SqliteWaitable(self._store, name, self._queue.waiters, clock)
         self._dead: SqliteDeadLetters[T] = SqliteDeadLetters(self._store, name, self._codec, clock)
         self._step = self._store.transaction(name)
         self._single = self._store.transaction(name, single=True)
@@ -188,9 +188,9 @@ class SqliteMailbox(Generic[T, R]):
 
     def _encode(self, body: T) -> bytes:
         raw = self._codec.encode(body)
-        if len(raw) > LONGEST:
-            text = f"the body is too long: as JSON it has {len(raw)} bytes, and a file takes {LONGEST}; send its place"
-            raise SerializationError(self._name, text)
+        if len(raw) > MAX_BODY_BYTES:
+            size = f"as JSON it has {len(raw)} bytes, and a file takes {MAX_BODY_BYTES}"
+            raise SerializationError(self._name, f"the body is too long: {size}; send its place")
         return raw
 
     def _put_one(self, body: bytes, headers: Mapping[str, str] | None, reply_to: str | None) -> str | None:
@@ -200,14 +200,14 @@ class SqliteMailbox(Generic[T, R]):
         with self._store.lock:
             if self._store.closed:
                 raise MailboxClosedError(self._name)
-            place = self._store.line.next_own()
+            place = self._store.sequences.next_reserved()
             if place is None:
                 return None
             with self._single as cursor:
                 row = (self._name, message_id, body, raw, reply_to, self._clock.wall(), *place)
                 if not cursor.execute(_INSERT_ONE, row).rowcount:
                     return None
-                self._store.announce(self._name)
+                self._store.notify_on_commit(self._name)
                 return message_id
 
     def _put(  # noqa: PLR0917  two callers, both above
@@ -232,7 +232,7 @@ class SqliteMailbox(Generic[T, R]):
                     if sent_before is not None:
                         return [sent_before]
                     if self._has_room(cursor, len(bodies)):
-                        first = self._store.line.give(cursor, len(bodies))
+                        first = self._store.sequences.allocate(cursor, len(bodies))
                         due = now + delay if delay else 0
                         rows: list[tuple[object, ...]] = []
                         for sequence, (message_id, body) in enumerate(zip(ids, bodies, strict=True), first):
@@ -248,7 +248,7 @@ class SqliteMailbox(Generic[T, R]):
                                 "INSERT INTO dedup VALUES (?, ?, ?, ?)",
                                 (self._name, dedup_id, ids[0], now + DEDUP_WINDOW),
                             )
-                        self._store.announce(self._name)
+                        self._store.notify_on_commit(self._name)
                         return ids
                 left = deadline - self._clock.monotonic()
                 if left <= 0:
@@ -300,7 +300,7 @@ class SqliteMailbox(Generic[T, R]):
 
     def wait_visible(self, timeout: float, token: Token | None = None) -> bool:
         """Wait until there is something to receive; see `SupportsWaitVisible`."""
-        return wait_visible(self._lookout, self._clock, timeout, token)
+        return wait_visible(self._waitable, self._clock, timeout, token)
 
     def waited_until(self) -> float:
         """Return up to when a call waited for another process; see `SupportsWaitedUntil`."""
@@ -312,7 +312,7 @@ class SqliteMailbox(Generic[T, R]):
             with self._step as cursor, cursor.connection:
                 returned, dead = self._queue.bring_back(cursor, self._clock.wall())
                 if returned:
-                    self._store.announce(self._name)
+                    self._store.notify_on_commit(self._name)
             due = self._queue.next_due()
         return Reaped(tuple(returned), tuple(dead), None if due is None else due - self._clock.wall())
 

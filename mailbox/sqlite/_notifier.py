@@ -1,4 +1,4 @@
-"""`Doorbell`: how a process tells the others on its machine that there is something to receive."""
+"""`Notifier`: how a process tells the others on its machine that there is something to receive."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from loopwarden._blocking import Blocking
 
-__all__ = ["Doorbell"]
+__all__ = ["Notifier"]
 
 _QUIT = b""
 #: What the socket of a process is called. Nothing else in a folder is ours to send to, or to delete.
@@ -36,7 +36,7 @@ _BY_DESCRIPTOR = "/proc/self/fd" if Path("/proc/self/fd").is_dir() else None
 
 
 @final
-class Doorbell:
+class Notifier:
     """A Unix datagram socket for each process that waits, in a folder that belongs to one file and one user.
 
     The folder is beside the file (``mail.db-bell``), or in ``$XDG_RUNTIME_DIR`` where that file system has no sockets;
@@ -46,8 +46,8 @@ class Doorbell:
     there is no place for sockets, nobody rings and nobody hears.
 
     Args:
-        path: The file that the bell belongs to.
-        on_ring: Called with what was rung, on the bell's own thread.
+        path: The file that the notifier belongs to.
+        on_ring: Called with what was rung, on the notifier's own thread.
         blocking: Starts that thread.
     """
 
@@ -84,22 +84,22 @@ class Doorbell:
 
     def _listen_in(self, folder: Path) -> None:
         descriptor = _open(folder, make=True)
-        bell = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        notifier = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
             # A name that nobody has had: one of the same process id may be left of a process that was killed.
             name = secrets.token_hex(8)
-            bell.bind(_place(folder, descriptor, name))
-            self._socket, self._address = bell, folder / name
-            hear = _hearing(bell, weakref.ref(self), self._on_ring, self._blocking)
+            notifier.bind(_place(folder, descriptor, name))
+            self._socket, self._address = notifier, folder / name
+            hear = _hearing(notifier, weakref.ref(self), self._on_ring, self._blocking)
             self._blocking.start_thread(hear, "loopwarden-doorbell")
         except BaseException:
             self.close()
-            bell.close()
+            notifier.close()
             raise
         finally:
             os.close(descriptor)
 
-    def ring(self, mailbox: str) -> None:
+    def notify(self, mailbox: str) -> None:
         """Tell every other process that listens; never blocks, and never raises: what was done is done."""
         for folder in self._folders:
             if os.access(folder, os.F_OK):  # done with every send, and an error takes longer than the question
@@ -118,18 +118,18 @@ class Doorbell:
 
     def close(self) -> None:
         """Hear nobody any more, and let the thread end; if it is interrupted, a second one does what is left."""
-        bell, self._socket = self._socket, None
+        notifier, self._socket = self._socket, None
         if self._address is not None:
             with contextlib.suppress(OSError):
                 _say_goodbye(self._address)
             self._address = None
-        if bell is not None:
+        if notifier is not None:
             with contextlib.suppress(OSError):  # not on every system, for a socket of this kind
-                bell.shutdown(socket.SHUT_RDWR)  # ends the thread also if somebody has deleted the socket
+                notifier.shutdown(socket.SHUT_RDWR)  # ends the thread also if somebody has deleted the socket
 
-    def hears_with(self, bell: socket.socket) -> bool:
+    def hears_with(self, notifier: socket.socket) -> bool:
         """Say whether that socket is still the bell."""
-        return self._socket is bell
+        return self._socket is notifier
 
 
 def _say_goodbye(address: Path) -> None:
@@ -178,8 +178,8 @@ def _send(folder: Path, descriptor: int, name: str, payload: bytes) -> None:
 
 
 def _hearing(
-    bell: socket.socket,
-    owner: weakref.ref[Doorbell],
+    notifier: socket.socket,
+    owner: weakref.ref[Notifier],
     on_ring: weakref.WeakMethod[Callable[[str], None]],
     blocking: Blocking,
 ) -> Callable[[], None]:
@@ -187,16 +187,16 @@ def _hearing(
 
     def hear_next() -> bytes:
         with blocking.outside():
-            return bell.recv(4096)
+            return notifier.recv(4096)
 
     def hear() -> None:
-        with bell, contextlib.suppress(OSError):
+        with notifier, contextlib.suppress(OSError):
             # Woken by a ring, or by close, whose word to quit may be lost among many rings: then one of those ends it.
             while payload := hear_next():
-                doorbell, ring = owner(), on_ring()
-                if doorbell is None or ring is None or not doorbell.hears_with(bell):
+                owned, notify = owner(), on_ring()
+                if owned is None or notify is None or not owned.hears_with(notifier):
                     return
-                ring(payload.decode(errors="replace"))
-                del doorbell, ring
+                notify(payload.decode(errors="replace"))
+                del owned, notify
 
     return hear

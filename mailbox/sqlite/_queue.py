@@ -96,7 +96,7 @@ class Row:
 
 @final
 class SqliteQueue(Generic[B]):
-    """One mailbox of a store (see `Courier`): methods called ``settle_…`` take the lock, the others need it.
+    """One mailbox of a store (see `Settler`): methods called ``settle_…`` take the lock, the others need it.
 
     Args:
         store: The file.
@@ -222,7 +222,7 @@ class SqliteQueue(Generic[B]):
         exhausted = [each for each in found if self._is_exhausted(each[3])]
         returned = [each for each in found if not self._is_exhausted(each[3])]
         for due, sequence, _, count in exhausted:
-            self.bury(cursor, due, sequence, f"it was delivered {count} times")
+            self.dead_letter(cursor, due, sequence, f"it was delivered {count} times")
         if returned:
             keys = [(self._name, due, sequence) for due, sequence, _, _ in returned]
             if cursor.executemany(_BRING_BACK, keys).rowcount < len(keys):
@@ -233,14 +233,16 @@ class SqliteQueue(Generic[B]):
         """Give those of ``keys`` a new place whose own is taken, as in a file that something else has written to."""
         for key in keys:
             if cursor.execute(_IS_THERE, key).fetchone() is not None:
-                cursor.execute(_MOVE_BACK, (self._store.line.give(cursor, 1), *key))
+                cursor.execute(_MOVE_BACK, (self._store.sequences.allocate(cursor, 1), *key))
 
-    def bury(self, cursor: sqlite3.Cursor, due: float, sequence: int, reason: str, error: str | None = None) -> None:
+    def dead_letter(
+        self, cursor: sqlite3.Cursor, due: float, sequence: int, reason: str, error: str | None = None
+    ) -> None:
         """Make a message a dead letter: it leaves one mailbox and enters the other in one step."""
-        place = self._store.line.give(cursor, 1)
+        place = self._store.sequences.allocate(cursor, 1)
         cursor.execute(_BURY, (place, _writable(error), self._wall(), _writable(reason), self._name, due, sequence))
         self._room.wake_all()  # sends that wait for room; which of them fit, they see themselves
-        self._store.announce(f"{self._name}:dead")
+        self._store.notify_on_commit(f"{self._name}:dead")
 
     def rows(self, cursor: sqlite3.Cursor, where: str, *arguments: object) -> list[Row]:
         """Return messages of this mailbox, oldest first."""
@@ -283,7 +285,7 @@ class SqliteQueue(Generic[B]):
         with self._store.lock, self._unflushed_step as cursor, cursor.connection:
             self._check_holds(cursor, message, even_if_fenced=True)  # it has not begun, and nobody else has it
             cursor.execute(_PUT_BACK, self._key(message))
-            self._store.announce(self._name)
+            self._store.notify_on_commit(self._name)
 
     def settle_extend(self, message: Message[B, Any], timeout: float) -> None:
         """Do what `Message.extend_visibility` says."""
@@ -300,11 +302,11 @@ class SqliteQueue(Generic[B]):
             now = self._check_holds(cursor, message)
             due, sequence = message.due, cast("Row", message.record).sequence
             if self._is_exhausted(message.delivery_count):
-                self.bury(cursor, due, sequence, f"it was delivered {message.delivery_count} times", error)
+                self.dead_letter(cursor, due, sequence, f"it was delivered {message.delivery_count} times", error)
             else:
                 until = now + visibility_timeout if visibility_timeout else 0
                 cursor.execute(_NACK, (until, _writable(error), self._name, due, sequence))
-                self._store.announce(self._name)
+                self._store.notify_on_commit(self._name)
 
     def settle_dead_letter(self, message: Message[B, Any], reason: str, error: str | None) -> None:
         """Do what `Message.dead_letter` says."""
@@ -312,7 +314,7 @@ class SqliteQueue(Generic[B]):
             raise refuse_letter(self._name, message.id)
         with self._store.lock, self._step as cursor, cursor.connection:
             self._check_holds(cursor, message)
-            self.bury(cursor, message.due, cast("Row", message.record).sequence, reason, error)
+            self.dead_letter(cursor, message.due, cast("Row", message.record).sequence, reason, error)
 
     def settle_reply(self, message: Message[B, Any], body: Any) -> str:
         """Do what `Message.reply` says."""
@@ -336,8 +338,8 @@ class SqliteQueue(Generic[B]):
 
     def _is_here(self, message: Message[B, Any]) -> bool:
         """Say whether it was received from this mailbox, by whichever object: elsewhere its numbers mean nothing."""
-        courier = message.courier
-        return courier is self or (isinstance(courier, SqliteQueue) and courier.place == self.place)
+        settler = message.settler
+        return settler is self or (isinstance(settler, SqliteQueue) and settler.place == self.place)
 
     def _key(self, message: Message[B, Any]) -> tuple[str, float, int, int]:
         return self._name, message.due, cast("Row", message.record).sequence, message.receipt
@@ -355,7 +357,7 @@ class SqliteQueue(Generic[B]):
     def _deliver(self, cursor: sqlite3.Cursor, row: Row, token: Token | None) -> Message[B, Any] | None:
         """Make a message of a row; a row that cannot be delivered is a dead letter instead."""
         if row.count and self._is_exhausted(row.count):
-            self.bury(cursor, 0, row.sequence, f"it was delivered {row.count} times")
+            self.dead_letter(cursor, 0, row.sequence, f"it was delivered {row.count} times")
             return None
         try:
             body = self._read(row)
@@ -370,7 +372,7 @@ class SqliteQueue(Generic[B]):
 
     def _bury_unread(self, cursor: sqlite3.Cursor, row: Row, reason: str, error: Exception) -> None:
         text = str(error)
-        self.bury(cursor, 0, row.sequence, reason, text)
+        self.dead_letter(cursor, 0, row.sequence, reason, text)
         self._unread.append((row.id, reason, text))
 
 

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from loopwarden.mailbox.sqlite._store import SqliteStore
 
 
-__all__ = ["RECHECK", "SqliteLookout", "receive"]
+__all__ = ["RECHECK", "SqliteWaitable", "receive"]
 
 B = TypeVar("B")
 
-#: Seconds after which whoever waits looks again by itself. The one place where something is polled: the bell of
-#: another process may be lost, or there may be no bell at all.
+#: Seconds after which whoever waits looks again by itself. The one place where something is polled: the
+#: notification of another process may be lost, or there may be no notifier at all.
 RECHECK = 1.0
 
 
@@ -61,14 +61,16 @@ def receive(  # noqa: PLR0917  one caller for messages, one for letters
                     if was_woken:
                         waiters.wake_one()  # what this one was woken for is for somebody else
                     return []
-                # Under the lock since the look, so a bell that rings from now on finds this gate.
-                store.bell.listen()
+                # Under the lock since the look, so a notification from now on finds this gate.
+                store.notifier.listen()
                 gate = clock.blocking.gate()
                 due = queue.next_due()
                 until_due = RECHECK if due is None else max(0.0, due - clock.wall())
                 waiters.park(gate)  # without an alarm: it looks again soon enough by itself
             unread = _tell(queue.name, unread)
-            wait_with(clock, gate, min(left, until_due, RECHECK), token)  # woken by a send, a bell, close, or time
+            wait_with(
+                clock, gate, min(left, until_due, RECHECK), token
+            )  # woken by a send, a notification, close, or time
     except BaseException:
         with store.lock:
             if gate is not None and not waiters.leave(gate):
@@ -86,7 +88,7 @@ def _tell(mailbox: str, unread: list[tuple[str, str, str]]) -> list[tuple[str, s
 
 
 @final
-class SqliteLookout:
+class SqliteWaitable:
     """Looks at one mailbox of a store."""
 
     def __init__(self, store: SqliteStore, name: str, waiters: Waiters, clock: Clock) -> None:
@@ -105,11 +107,11 @@ class SqliteLookout:
         """The store's."""
         return self._store.lock
 
-    def look(self) -> tuple[bool, float]:
-        """Say whether something is visible or due, and when to look again; see `Lookout.look`."""
+    def poll(self) -> tuple[bool, float]:
+        """Say whether something is visible or due, and when to look again; see `Waitable.poll`."""
         if self._store.closed:
             raise MailboxClosedError(self._name)
-        self._store.bell.listen()
+        self._store.notifier.listen()
         with self._store.connection(self._name) as cursor:
             [due] = cursor.execute("SELECT min(due) FROM messages WHERE mailbox = ?", (self._name,)).fetchone()
         if due is None:

@@ -1,4 +1,4 @@
-"""`Line`: gives the places in line of a SQLite file."""
+"""`SequenceAllocator`: gives the places in line of a SQLite file."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import secrets
 import sqlite3
 from typing import final
 
-__all__ = ["Line"]
+__all__ = ["SequenceAllocator"]
 
 #: Places that are set aside at a time, if a send does not need more.
 BLOCK = 1_000
@@ -26,7 +26,7 @@ SELECT
 
 
 @final
-class Line:
+class SequenceAllocator:
     """Gives places in line: each is higher than all that were given before by whomever, and none is given twice.
 
     A store sets a block of them aside in the file, and gives from it for as long as its block is the last one: then
@@ -43,7 +43,7 @@ class Line:
         self._next = 1
         self._seen = -1  # the highest that the file has had; -1 if nobody has looked yet
 
-    def give(self, database: sqlite3.Cursor, count: int) -> int:
+    def allocate(self, database: sqlite3.Cursor, count: int) -> int:
         """Return the first of ``count`` places in a row; in a transaction that holds the file for writing.
 
         Raises:
@@ -67,7 +67,7 @@ class Line:
         self._next += count
         return first
 
-    def next_own(self) -> tuple[int, int, int] | None:
+    def next_reserved(self) -> tuple[int, int, int] | None:
         """Return the next place of the block, with the `last` and `owner` that the file must have for it to be good.
 
         None if no place is left, or there is no block yet.

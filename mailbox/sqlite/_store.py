@@ -14,9 +14,9 @@ from loopwarden._private_files import make_private_file
 from loopwarden._sqlite_file import outlive_forks, use_wal
 from loopwarden.errors import InvalidParameterError, MailboxConnectionError
 from loopwarden.mailbox._waiters import Waiters
-from loopwarden.mailbox.sqlite._notifier import Doorbell
+from loopwarden.mailbox.sqlite._notifier import Notifier
 from loopwarden.mailbox.sqlite._schema import apply_schema, check_schema
-from loopwarden.mailbox.sqlite._sequence import Line
+from loopwarden.mailbox.sqlite._sequence import SequenceAllocator
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -93,7 +93,7 @@ class Transaction:
         else:
             self._cursor = None  # kept, it would keep the connection half open when the store is closed
         if store.announced:
-            store.ring()
+            store.notify()
 
     def _undo(self, error: BaseException) -> None:
         """Undo what an interrupt has left open; an error of SQLite becomes one of ours."""
@@ -149,9 +149,9 @@ class SqliteStore:
         self._waiters: dict[str, Waiters] = {}
         #: Mailboxes to ring for when the transaction is committed.
         self.announced: list[str] = []
-        self.bell = Doorbell(self.path, self._rung, clock.blocking)
+        self.notifier = Notifier(self.path, self._rung, clock.blocking)
         #: Where this file's messages stand.
-        self.line = Line()
+        self.sequences = SequenceAllocator()
         self._monotonic = clock.monotonic
         # When the call began that is in SQLite now, and when the last one ended that had to wait. Written under the
         # lock, read by anybody.
@@ -266,15 +266,15 @@ class SqliteStore:
         """Return the error that says what went wrong in the file."""
         return MailboxConnectionError(mailbox, f"{self.path}: {error}")
 
-    def announce(self, mailbox: str) -> None:
+    def notify_on_commit(self, mailbox: str) -> None:
         """Wake one who waits for ``mailbox``, here now and elsewhere after the commit; in a transaction."""
         self.waiters(mailbox).wake_one()
         self.announced.append(mailbox)
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         """Tell the other processes what was announced."""
         while self.announced:
-            self.bell.ring(self.announced.pop())
+            self.notifier.notify(self.announced.pop())
 
     def _connect(self) -> sqlite3.Connection:
         # isolation_level=None: transactions begin and end where we say. The lock keeps threads apart.
@@ -294,7 +294,7 @@ class SqliteStore:
         return database
 
     def close(self) -> None:
-        """Close the connection and the bell, and wake everybody; under no lock.
+        """Close the connection and the notifier, and wake everybody; under no lock.
 
         If it is interrupted, a second one does what is left. In a process that was forked it does nothing: all of it
         is the parent's.
@@ -313,7 +313,7 @@ class SqliteStore:
                     for waiters in self._waiters.values():
                         waiters.wake_all()
                 finally:
-                    self.bell.close()
+                    self.notifier.close()
 
     def __del__(self) -> None:
         if getattr(self, "closed", True):
@@ -325,7 +325,7 @@ class SqliteStore:
 
     def outlive(self) -> list[object]:
         """Return what must not be dropped in a forked process, not even by the garbage collector."""
-        return [self._cursor, self.bell]
+        return [self._cursor, self.notifier]
 
     def __repr__(self) -> str:
         return f"<SqliteStore {str(self.path)!r}{', closed' if self.closed else ''}>"

@@ -26,7 +26,7 @@ atexit.register(_writer.exit)
 _here = threading.local()  # .is_muted: whether this thread has nothing more to say
 
 #: Characters of a text about an exception that are kept: enough to see what it is, and a thousand of them are not much.
-LONGEST = 4_000
+MAX_TEXT = 4_000
 _TEXT = "_loopwarden_text"
 _name_of = type.__dict__["__name__"].__get__
 
@@ -83,8 +83,8 @@ def describe(thing: object) -> str:
         text = repr(thing)
     except BaseException:  # noqa: BLE001  isolates user code
         text = f"<{type_name(thing)} without a repr>"
-    if len(text) > LONGEST:
-        text = f"{text[:LONGEST]} and so on, {len(text)} characters in all"
+    if len(text) > MAX_TEXT:
+        text = f"{text[:MAX_TEXT]} and so on, {len(text)} characters in all"
     text = printable(text)
     if known is not None:
         known[_TEXT] = text

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from loopwarden._blocking import WorkQueue
 
-__all__ = ["Crew", "Helper", "Inlet", "run_apart"]
+__all__ = ["Inlet", "SerialExecutor", "ThreadCache", "run_in_thread"]
 
 W = TypeVar("W")
 
@@ -85,7 +85,7 @@ class Inlet(Generic[W]):
 
 
 @final
-class Helper:
+class SerialExecutor:
     """Runs jobs one after another, in order, on a thread that the first job starts.
 
     Owned by one actor, which alone submits and closes. If no thread can be started, as while the interpreter
@@ -130,7 +130,7 @@ class Helper:
             report(logging.ERROR, "a job of %s raised", self._name, error=error)
 
 
-def run_apart(job: Callable[[], object], name: str, blocking: Blocking) -> Ticket[None]:
+def run_in_thread(job: Callable[[], object], name: str, blocking: Blocking) -> Ticket[None]:
     """Run a single job, on a thread for it alone; what it raises is logged. The ticket resolves when it has ended."""
     ended: Ticket[None] = Ticket(blocking)
 
@@ -140,17 +140,17 @@ def run_apart(job: Callable[[], object], name: str, blocking: Blocking) -> Ticke
         finally:
             ended.complete(None)
 
-    helper = Helper(name, blocking)
+    helper = SerialExecutor(name, blocking)
     helper.submit(work)
     helper.close()
     return ended
 
 
 @final
-class Crew:
+class ThreadCache:
     """Runs each job at once: on the thread that waits for one, or on a new one.
 
-    One job that hangs keeps none of the others waiting. One thread is kept for the next job, until the crew is closed.
+    One job that hangs keeps none of the others waiting. One thread is kept for the next job, until the cache is closed.
     """
 
     def __init__(self, name: str, blocking: Blocking) -> None:
@@ -205,4 +205,4 @@ class Crew:
             job = self._handed.get()  # woken by submit and close
 
     def __repr__(self) -> str:
-        return f"<Crew {self._name!r}, {'closed' if self._closed else 'open'}>"
+        return f"<ThreadCache {self._name!r}, {'closed' if self._closed else 'open'}>"

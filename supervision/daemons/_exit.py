@@ -11,7 +11,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from loopwarden._log import flush_log, report
-from loopwarden._threads import run_apart
+from loopwarden._threads import run_in_thread
 from loopwarden._ticket import Ticket
 from loopwarden.actors import AbandonRequest, LoopRef
 from loopwarden.actors.runtime._exit_hook import alive
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from loopwarden.actors import ControlRef
     from loopwarden.clock import Clock
 
-__all__ = ["ExitCode", "depart"]
+__all__ = ["ExitCode", "exit_process"]
 
 
 class ExitCode(IntEnum):
@@ -48,10 +48,12 @@ class ExitCode(IntEnum):
 
 
 #: Seconds that stores have to take back what was in the hands of those that did not stop.
-LAST_SECONDS = 2.0
+EXIT_GRACE = 2.0
 
 
-def depart(code: ExitCode, why: str, patience: float, clock: Clock, leave: Callable[[int], object] = os._exit) -> None:
+def exit_process(
+    code: ExitCode, why: str, patience: float, clock: Clock, leave: Callable[[int], object] = os._exit
+) -> None:
     """Stop every actor of the process, give back what the rest has in hand, and leave; blocks.
 
     Args:
@@ -66,9 +68,9 @@ def depart(code: ExitCode, why: str, patience: float, clock: Clock, leave: Calla
 
     def leave_now() -> None:
         given_back.wait_ready()
-        if flush_log(LAST_SECONDS):
+        if flush_log(EXIT_GRACE):
             # It may hang all the same, as a stream can whose lock is held by a thread that was given up.
-            run_apart(_flush, "loopwarden-last-words", clock.blocking).wait_ready(LAST_SECONDS)
+            run_in_thread(_flush, "loopwarden-last-words", clock.blocking).wait_ready(EXIT_GRACE)
         leave(int(code))
 
     # The main thread may return meanwhile, because what it waited for was stopped: the code must be ours all the same.
@@ -96,7 +98,7 @@ def _give_back(patience: float, clock: Clock) -> None:
     for ref in left:
         if isinstance(ref, LoopRef | SupervisorRef):  # others do not know it
             ref.send(AbandonRequest(reason="the process ends"))
-    _wait(left, LAST_SECONDS, clock)
+    _wait(left, EXIT_GRACE, clock)
 
 
 def _wait(refs: list[ControlRef], timeout: float, clock: Clock) -> list[ControlRef]:

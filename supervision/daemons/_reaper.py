@@ -12,7 +12,7 @@ from typing_extensions import override
 from loopwarden._arguments import as_tuple
 from loopwarden._backoff import Backoff
 from loopwarden._log import describe, report, type_name
-from loopwarden._threads import Helper
+from loopwarden._threads import SerialExecutor
 from loopwarden.actors import ControlActor
 from loopwarden.actors.runtime._request import MessageKinds
 from loopwarden.clock import Clock, Timer, resolve_clock
@@ -70,7 +70,7 @@ _MESSAGES = MessageKinds(_Due, _Done)
 class _Round:
     """What is known of one mailbox; belongs to the reaper's thread."""
 
-    def __init__(self, mailbox: SupportsReap, helper: Helper) -> None:
+    def __init__(self, mailbox: SupportsReap, helper: SerialExecutor) -> None:
         self.mailbox = mailbox
         self.helper = helper
         self.timer: Timer | None = None
@@ -103,7 +103,7 @@ class ReaperActor(ControlActor):
         super().__init__(clock=clock)
         self._thread_name = "loopwarden-reaper"
         self._rounds = {
-            number: _Round(mailbox, Helper(f"{mailbox.name}-reaper", clock.blocking))
+            number: _Round(mailbox, SerialExecutor(f"{mailbox.name}-reaper", clock.blocking))
             for number, mailbox in enumerate(boxes)
         }
         self._backoff = Backoff()
@@ -122,10 +122,10 @@ class ReaperActor(ControlActor):
             self._reap(number)
 
     @override
-    def _epilogue(self, cause: BaseException | None) -> Callable[[object], object]:
+    def _answers_after_end(self, cause: BaseException | None) -> Callable[[object], object]:
         for number in tuple(self._rounds):
             self._forget(number)
-        return super()._epilogue(cause)
+        return super()._answers_after_end(cause)
 
     @override
     def on_receive(self, message: object) -> object:

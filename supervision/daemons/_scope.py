@@ -24,7 +24,7 @@ __all__ = ["DaemonScope", "daemon_scope"]
 T = TypeVar("T")
 
 #: Seconds that all daemons together have to stop.
-PATIENCE = 5.0
+STOP_TIMEOUT = 5.0
 
 
 @final
@@ -60,7 +60,7 @@ class DaemonScope:
         clock: The time.
     """
 
-    def __init__(self, timeout: float = PATIENCE, *, clock: Clock | None = None) -> None:
+    def __init__(self, timeout: float = STOP_TIMEOUT, *, clock: Clock | None = None) -> None:
         clock = resolve_clock(clock)
         self._timeout = checked_timeout(timeout)
         self._clock = clock
@@ -106,7 +106,7 @@ class DaemonScope:
         """Enter a context, which is left when the daemons have stopped, the last one first; on the scope's thread."""
         return self._contexts.enter_context(context)
 
-    def shutdown_all(self, timeout: float = PATIENCE) -> None:
+    def shutdown_all(self, timeout: float = STOP_TIMEOUT) -> None:
         """Stop all daemons, the last one first, within one deadline; doing it again changes nothing.
 
         One that does not stop takes no time from the others: they are asked, and waited for, all the same.
@@ -171,7 +171,7 @@ def _ask_to_stop(actor: ControlActor, timeout: float) -> None:
 
 
 @contextmanager
-def daemon_scope(timeout: float = PATIENCE, *, clock: Clock | None = None) -> Generator[DaemonScope, None, None]:
+def daemon_scope(timeout: float = STOP_TIMEOUT, *, clock: Clock | None = None) -> Generator[DaemonScope, None, None]:
     """Open a `DaemonScope` for a ``with`` block, at the end of which its daemons have stopped."""
     with DaemonScope(timeout, clock=clock) as scope:
         yield scope

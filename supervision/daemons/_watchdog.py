@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from loopwarden._arguments import as_tuple, check_callable, is_number, is_whole
 from loopwarden._log import describe, report, type_name
-from loopwarden._threads import run_apart
+from loopwarden._threads import run_in_thread
 from loopwarden.actors import (
     ZOMBIES,
     AbandonRequest,
@@ -26,8 +26,8 @@ from loopwarden.actors.loop._health import stack_of
 from loopwarden.actors.runtime._request import MessageKinds
 from loopwarden.clock import Clock, Timer, resolve_clock
 from loopwarden.errors import UnsupportedRequestError
-from loopwarden.supervision.daemons._exit import ExitCode, depart
-from loopwarden.supervision.policy._stall import Rung, StallPolicy, next_rung
+from loopwarden.supervision.daemons._exit import ExitCode, exit_process
+from loopwarden.supervision.policy._stall import StallAction, StallPolicy, next_action
 from loopwarden.supervision.tree._requests import WhichChildrenRequest
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class WatchdogActor(ControlActor):
         self._thread_name = "loopwarden-watchdog"
         self._timer: Timer | None = None
         # What was done about which silence: by loop and worker, the heartbeat it began with and the last step.
-        self._climbed: dict[str, dict[int, tuple[float, Rung]]] = {}
+        self._climbed: dict[str, dict[int, tuple[float, StallAction]]] = {}
         self._seen: set[str] = set()
         self._unwatched: set[str] = set()
         self._seen_before: set[str] = set()
@@ -143,11 +143,11 @@ class WatchdogActor(ControlActor):
         self._sleep()
 
     @override
-    def _epilogue(self, cause: BaseException | None) -> Callable[[object], object]:
+    def _answers_after_end(self, cause: BaseException | None) -> Callable[[object], object]:
         ZOMBIES.unlisten(self._note_zombie)
         if self._timer is not None:
             self._timer.cancel()
-        return super()._epilogue(cause)
+        return super()._answers_after_end(cause)
 
     @override
     def on_receive(self, message: object) -> object:
@@ -215,8 +215,8 @@ class WatchdogActor(ControlActor):
             ref.send(HealthCheckRequest()).on_ready(health)
 
     def _judge(
-        self, ref: ControlRef, loop_name: str, worker: WorkerStatus, climbed: tuple[float, Rung] | None
-    ) -> tuple[float, Rung] | None:
+        self, ref: ControlRef, loop_name: str, worker: WorkerStatus, climbed: tuple[float, StallAction] | None
+    ) -> tuple[float, StallAction] | None:
         """Take the next step about a worker; return what was done about its silence so far."""
         last, silent_for = worker.last_heartbeat, worker.silent_for
         if last is None or silent_for is None:
@@ -225,9 +225,9 @@ class WatchdogActor(ControlActor):
                 report(logging.INFO, "loop %r has no heartbeat, so it is not watched", loop_name)
             return None
         if climbed is None or climbed[0] != last:  # it has shown a sign of life since
-            climbed = (last, Rung.NONE)
-        rung = next_rung(climbed[1], silent_for, self._policies.get(loop_name, self._policy))
-        if rung is Rung.NONE:
+            climbed = (last, StallAction.NONE)
+        action = next_action(climbed[1], silent_for, self._policies.get(loop_name, self._policy))
+        if action is StallAction.NONE:
             return climbed if climbed[1] else None
         stack = stack_of(worker.thread_id)
         in_hand = () if worker.in_hand is None else (worker.in_hand,)
@@ -237,20 +237,20 @@ class WatchdogActor(ControlActor):
             silent_for=silent_for,
             stack=stack,
             in_hand=in_hand,
-            is_recalled=rung is Rung.RECALL,
+            is_recalled=action is StallAction.RECALL,
         )
-        match rung:
-            case Rung.REPORT:
+        match action:
+            case StallAction.REPORT:
                 ref.send(stall)
-            case Rung.RECALL:
+            case StallAction.RECALL:
                 ref.send(RecallRequest(worker=worker.worker))
                 ref.send(stall)
-            case Rung.ABANDON:
+            case StallAction.ABANDON:
                 reason = f"silent for {silent_for:.1f} s"
                 ref.send(AbandonRequest(worker=worker.worker, last_heartbeat=last, reason=reason, stack=stack))
-            case Rung.EXIT:
+            case StallAction.EXIT:
                 self._depart(ExitCode.STALLED, f"loop {loop_name!r} was silent for {silent_for:.1f} s, at\n{stack}")
-        return last, rung
+        return last, action
 
     def _depart(self, code: ExitCode, why: str) -> None:
         if self._is_leaving:
@@ -259,9 +259,9 @@ class WatchdogActor(ControlActor):
 
         # On a thread of its own, because this actor is stopped on the way too.
         def go() -> None:
-            depart(code, why, self._patience, self.clock, self._leave)
+            exit_process(code, why, self._patience, self.clock, self._leave)
 
-        run_apart(go, "loopwarden-departure", self.clock.blocking)
+        run_in_thread(go, "loopwarden-departure", self.clock.blocking)
 
 
 def _checked_policies(policies: object) -> dict[str, StallPolicy]:

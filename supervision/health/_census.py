@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["Census", "take_census"]
 
 #: Seconds for all answers. Each takes microseconds, and Kubernetes waits for a probe for one second.
-PATIENCE = 0.8
+CENSUS_TIMEOUT = 0.8
 
 
 @final
@@ -98,7 +98,7 @@ class _Round:
             node.told = tuple(self.visit(child.ref) for child in cast("tuple[ChildInfo, ...]", answer))
 
 
-def take_census(refs: Iterable[ControlRef], timeout: float = PATIENCE, clock: Clock | None = None) -> Census:
+def take_census(refs: Iterable[ControlRef], timeout: float = CENSUS_TIMEOUT, clock: Clock | None = None) -> Census:
     """Ask loops, and everybody below supervisors, how they are; return what they have told in time.
 
     A child that is starting, backing off or down is answered for by its supervisor. One that does not answer takes no

@@ -61,7 +61,7 @@ class ProbeConnection:
 
 
 #: Bytes of a request, its headers included: more than a browser with many cookies sends, and no matter for the memory.
-LONGEST = 16_384
+MAX_REQUEST_BYTES = 16_384
 
 _PATHS = {f"/health/{probe}": probe for probe in Probe}
 _METHODS = ("GET", "HEAD")
@@ -99,9 +99,9 @@ class ProbeHandler(BaseHTTPRequestHandler):
     def _read_head(self) -> bytes | None:
         """Return everything up to the first empty line, or up to the end; None if it is too long."""
         head = b""
-        while line := self.rfile.readline(LONGEST + 1 - len(head)):
+        while line := self.rfile.readline(MAX_REQUEST_BYTES + 1 - len(head)):
             head += line
-            if len(head) > LONGEST:
+            if len(head) > MAX_REQUEST_BYTES:
                 return None
             if line in {b"\r\n", b"\n"}:
                 break
@@ -135,7 +135,9 @@ class ProbeHandler(BaseHTTPRequestHandler):
         self._link.is_answering = False
         self.request.shutdown(socket.SHUT_WR)
         with self._link.outside():
-            while self.request.recv(LONGEST):  # woken by the client, by the deadline, or by the end of the server
+            while self.request.recv(
+                MAX_REQUEST_BYTES
+            ):  # woken by the client, by the deadline, or by the end of the server
                 pass
 
     def _send(self, status: HTTPStatus, body: str) -> None:

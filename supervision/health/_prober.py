@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, final
 
 from loopwarden.clock import Clock, resolve_clock
-from loopwarden.supervision.health._census import PATIENCE, take_census
+from loopwarden.supervision.health._census import CENSUS_TIMEOUT, take_census
 from loopwarden.supervision.policy._probes import Probe, ProbeAnswer, judge_health
 from loopwarden.supervision.policy._stall import StallPolicy
 
@@ -47,7 +47,7 @@ class Prober:
         is_closing: Callable[[], bool] = lambda: False,
         stall_threshold: float | None = 720.0,
         policies: Mapping[str, StallPolicy] | None = None,
-        timeout: float = PATIENCE,
+        timeout: float = CENSUS_TIMEOUT,
         clock: Clock | None = None,
     ) -> None:
         clock = resolve_clock(clock)

@@ -26,7 +26,7 @@ __all__ = ["ProbeServer", "check_port"]
 #: Seconds that a connection may take in all; a probe takes milliseconds.
 DEADLINE = 5.0
 #: Connections at once, each of which has a thread.
-MOST = 512
+MAX_CONNECTIONS = 512
 #: Seconds until the next try, when the system has no socket for a connection.
 REST = 0.1
 _LAST_PORT = 65_535
@@ -90,7 +90,7 @@ class ProbeServer:
         port: int,
         host: str = "127.0.0.1",
         timeout: float = DEADLINE,
-        max_connections: int = MOST,
+        max_connections: int = MAX_CONNECTIONS,
         clock: Clock | None = None,
     ) -> None:
         clock = resolve_clock(clock)

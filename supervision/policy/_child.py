@@ -44,7 +44,7 @@ class After(Enum):
 @final
 @dataclass(slots=True, eq=False)
 class Child:
-    """One child; only its `Family` changes it."""
+    """One child; only its `SupervisorMachine` changes it."""
 
     spec: ChildSpec
     #: Its place in the start order, which it keeps for ever.
@@ -61,10 +61,10 @@ class Child:
     #: When it was restarted, for its own intensity.
     history: tuple[float, ...] = ()
     #: True from the decision to stop it until it is told, which in a group must wait for its turn.
-    is_doomed: bool = False
+    stop_pending: bool = False
     after: After = After.KEEP
     #: True if somebody asked for its end: then only somebody brings it up again.
-    is_held_down: bool = False
+    is_terminated: bool = False
     #: True until it is up for the first time as one of the supervisor's first children.
     is_initial: bool = False
     #: True until a child that was added at run time is up: until then a failure discards it.
@@ -77,7 +77,7 @@ class Child:
     @property
     def is_unwanted(self) -> bool:
         """True from the decision to stop it until it is down."""
-        return self.is_doomed or self.state is ChildState.STOPPING
+        return self.stop_pending or self.state is ChildState.STOPPING
 
     @property
     def id(self) -> str:

@@ -1,4 +1,4 @@
-"""What a `Family` wants to have done: data, which the supervisor carries out."""
+"""What a `SupervisorMachine` wants to have done: data, which the supervisor carries out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, final
 if TYPE_CHECKING:
     from loopwarden.supervision.tree._spec import ChildSpec
 
-__all__ = ["Answer", "Effect", "EventKind", "Finish", "GiveUp", "Note", "Ready", "Start", "Stop", "Wake"]
+__all__ = ["Effect", "EmitEvent", "EventKind", "Finish", "GiveUp", "Ready", "Reply", "Start", "StartTimer", "Stop"]
 
 
 class EventKind(StrEnum):
@@ -32,9 +32,9 @@ class EventKind(StrEnum):
 @final
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Start a child; report `Family.started`, `Family.ignored` or `Family.start_failed`, then `Family.ended`.
+    """Start a child; report to the machine: `started`, `ignored` or `start_failed`, then `ended`.
 
-    If none of the first three can be reported within the ``start_timeout`` of the spec, call `Family.start_timed_out`.
+    If none of the first three can be reported within the ``start_timeout`` of the spec, report `start_timed_out`.
     """
 
     spec: ChildSpec
@@ -45,7 +45,7 @@ class Start:
 @final
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Stop a child, or keep it from starting; report `Family.ended` when it has ended or was abandoned."""
+    """Stop a child, or keep it from starting; report `SupervisorMachine.ended` when it has ended or was abandoned."""
 
     spec: ChildSpec
     incarnation: int
@@ -54,7 +54,7 @@ class Stop:
 @final
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """Go on without a child that does not start; report `Family.start_failed`."""
+    """Go on without a child that does not start; report `SupervisorMachine.start_failed`."""
 
     spec: ChildSpec
     incarnation: int
@@ -63,8 +63,8 @@ class GiveUp:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Wake:
-    """Call `Family.retry` after ``delay`` seconds."""
+class StartTimer:
+    """Call `SupervisorMachine.retry` after ``delay`` seconds."""
 
     child: str
     incarnation: int
@@ -73,7 +73,7 @@ class Wake:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Reply:
     """Answer whoever asked for a start or a stop: with nothing, which means done, or with an error."""
 
     waiter: Any
@@ -82,7 +82,7 @@ class Answer:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Note:
+class EmitEvent:
     """Something has happened that people may want to know."""
 
     kind: EventKind
@@ -107,4 +107,4 @@ class Finish:
     cause: BaseException | None
 
 
-Effect: TypeAlias = Start | Stop | GiveUp | Wake | Answer | Note | Ready | Finish
+Effect: TypeAlias = Start | Stop | GiveUp | StartTimer | Reply | EmitEvent | Ready | Finish

@@ -1,4 +1,4 @@
-"""`Family`: the children of one supervisor, and every decision about them, without threads, time or chance.
+"""`SupervisorMachine`: the children of one supervisor, and every decision about them, without threads, time or chance.
 
 Each method takes what has happened, with the time and a die roll where they matter, and returns what is to be done.
 The supervisor does it and reports back. So everything that a supervisor decides can be tested without one.
@@ -20,23 +20,23 @@ from loopwarden.errors import (
 )
 from loopwarden.supervision.policy._child import After, Child, ChildState
 from loopwarden.supervision.policy._effects import (
-    Answer,
     Effect,
+    EmitEvent,
     EventKind,
     Finish,
     GiveUp,
-    Note,
     Ready,
+    Reply,
     Start,
+    StartTimer,
     Stop,
-    Wake,
 )
-from loopwarden.supervision.policy._restart import ChildExit, Verdict, admit, dragged_along, judge
+from loopwarden.supervision.policy._restart import ChildExit, Verdict, admit, affected_siblings, judge
 
 if TYPE_CHECKING:
     from loopwarden.supervision.tree._spec import ChildSpec, Strategy, SupervisorSpec
 
-__all__ = ["Family", "Outbox", "Phase", "Roster"]
+__all__ = ["Outbox", "Phase", "Roster", "SupervisorMachine"]
 
 
 @final
@@ -52,7 +52,7 @@ class Outbox:
 
     def answer(self, waiters: list[object], error: Exception | None = None) -> None:
         """Have everybody answered who waits, and forget them, so that nobody is answered twice."""
-        self._effects.extend(Answer(waiter, error) for waiter in waiters)
+        self._effects.extend(Reply(waiter, error) for waiter in waiters)
         waiters.clear()
 
     def note(
@@ -66,7 +66,7 @@ class Outbox:
         reason: str = "",
     ) -> None:
         """Have it said what has happened to a child."""
-        self._effects.append(Note(kind, child.id, error, attempt, delay, reason))
+        self._effects.append(EmitEvent(kind, child.id, error, attempt, delay, reason))
 
     def take(self) -> list[Effect]:
         """Return what is to be done, and forget it."""
@@ -90,7 +90,7 @@ class Roster:
         #: Ids of children that have changed since somebody looked.
         self.touched: dict[str, None] = {}
         self._by_state: dict[ChildState, dict[str, Child]] = {state: {} for state in ChildState}
-        self._doomed: dict[str, Child] = {}
+        self._to_stop: dict[str, Child] = {}
         self._first: deque[Child] = deque()
         self._due: list[Child] = []  # who may be started, where there is no order
         self._positions = 0
@@ -144,17 +144,17 @@ class Roster:
         if not self._is_ordered:
             self._due.append(child)
 
-    def doom(self, child: Child, after: After) -> None:
+    def request_stop(self, child: Child, after: After) -> None:
         """Have a child stopped when its turn comes."""
         child.after = after
         if child.state is not ChildState.STOPPING:
-            child.is_doomed = True
-            self._doomed[child.id] = child
+            child.stop_pending = True
+            self._to_stop[child.id] = child
 
-    def forgive(self, child: Child) -> None:
+    def clear_stop(self, child: Child) -> None:
         """Note that a child need not be stopped, because it is being stopped, or is down."""
-        child.is_doomed = False
-        self._doomed.pop(child.id, None)
+        child.stop_pending = False
+        self._to_stop.pop(child.id, None)
 
     @property
     def are_all_down(self) -> bool:
@@ -171,10 +171,10 @@ class Roster:
     def next_to_stop(self) -> list[Child]:
         """Return who is to be stopped now."""
         if not self._is_ordered:
-            return sorted(self._doomed.values(), key=_rightmost)
-        if not self._doomed or self._by_state[ChildState.STOPPING]:
+            return sorted(self._to_stop.values(), key=_rightmost)
+        if not self._to_stop or self._by_state[ChildState.STOPPING]:
             return []
-        return [min(self._doomed.values(), key=_rightmost)]
+        return [min(self._to_stop.values(), key=_rightmost)]
 
     def next_to_start(self) -> list[Child]:
         """Return who is to be started now."""
@@ -183,7 +183,7 @@ class Roster:
             if not self.are_first_up and self._first[0].state is ChildState.PENDING:
                 due.append(self._first[0])
             return [child for child in due if child.state in _WAITING and child.retry_at is None]
-        if self._doomed or self._by_state[ChildState.STOPPING] or self._by_state[ChildState.STARTING]:
+        if self._to_stop or self._by_state[ChildState.STOPPING] or self._by_state[ChildState.STARTING]:
             return []
         waiting = [child for state in _WAITING for child in self._by_state[state].values()]
         waiting.sort(key=lambda each: each.position)
@@ -224,7 +224,7 @@ class Phase(Enum):
 
 
 @final
-class Family:
+class SupervisorMachine:
     """The state machine of one supervisor; called by one thread."""
 
     def __init__(self, spec: SupervisorSpec) -> None:
@@ -314,7 +314,7 @@ class Family:
         if child.is_unwanted:
             self._set_down(child, child.after)
         elif ended.asked:
-            child.is_held_down = True
+            child.is_terminated = True
             self._set_down(child, self._after_end(child))
             self._outbox.note(EventKind.TERMINATED, child)
         else:
@@ -335,9 +335,9 @@ class Family:
         """Add a child at the end and start it; if that fails it is discarded."""
         known = self.roster.children.get(spec.id)
         if known is not None:
-            return [Answer(waiter, ChildExistsError(spec.id, known.state))]
+            return [Reply(waiter, ChildExistsError(spec.id, known.state))]
         if self.phase in {Phase.STOPPING, Phase.ENDED}:
-            return [Answer(waiter, ChildUnavailableError(spec.id, self.phase.value))]
+            return [Reply(waiter, ChildUnavailableError(spec.id, self.phase.value))]
         child = self.roster.add(spec, is_initial=False)
         child.start_waiters.append(waiter)
         return self._advance()
@@ -346,11 +346,11 @@ class Family:
         """Stop a child that then stays down; a temporary one is forgotten."""
         child = self.roster.children.get(child_id)
         if child is None:
-            return [Answer(waiter, ChildNotFoundError(child_id))]
-        child.is_held_down = True
+            return [Reply(waiter, ChildNotFoundError(child_id))]
+        child.is_terminated = True
         child.stop_waiters.append(waiter)
         if child.state.is_alive:
-            self.roster.doom(child, self._after_end(child))
+            self.roster.request_stop(child, self._after_end(child))
         else:
             was_waiting = child.state is not ChildState.DOWN
             child.last_error = None  # it is down because somebody wants it to be
@@ -364,12 +364,12 @@ class Family:
         """Start a child that is down; this counts for no intensity."""
         child = self.roster.children.get(child_id)
         if child is None:
-            return [Answer(waiter, ChildNotFoundError(child_id))]
+            return [Reply(waiter, ChildNotFoundError(child_id))]
         if child.state is not ChildState.DOWN:
-            return [Answer(waiter, ChildBusyError(child_id, child.state))]
+            return [Reply(waiter, ChildBusyError(child_id, child.state))]
         if self.phase in {Phase.STOPPING, Phase.ENDED}:
-            return [Answer(waiter, ChildUnavailableError(child_id, self.phase.value))]
-        child.is_held_down = False
+            return [Reply(waiter, ChildUnavailableError(child_id, self.phase.value))]
+        child.is_terminated = False
         child.failures = 0
         child.start_waiters.append(waiter)
         self.roster.move(child, ChildState.PENDING)
@@ -380,17 +380,17 @@ class Family:
         """Forget a child that is down."""
         child = self.roster.children.get(child_id)
         if child is None:
-            return [Answer(waiter, ChildNotFoundError(child_id))]
+            return [Reply(waiter, ChildNotFoundError(child_id))]
         if child.state is not ChildState.DOWN:
-            return [Answer(waiter, ChildBusyError(child_id, child.state))]
+            return [Reply(waiter, ChildBusyError(child_id, child.state))]
         self.roster.delete(child)
-        return [Answer(waiter)]
+        return [Reply(waiter)]
 
     def watch_start(self, child_id: str, waiter: object) -> list[Effect]:
         """Answer when a child that is on its way for the first time is up; at once if it is not."""
         child = self.roster.children[child_id]
         if not child.is_new:
-            return [Answer(waiter)]
+            return [Reply(waiter)]
         child.start_waiters.append(waiter)
         return []
 
@@ -424,7 +424,7 @@ class Family:
         """Have a child started again, with those that go down with it, unless this is once too often."""
         own = admit(child.history, now, child.spec.intensity, child.spec.period)
         if own is None:
-            child.is_held_down = True
+            child.is_terminated = True
             self._outbox.note(EventKind.CHILD_GAVE_UP, child, error=error)
             self._rest(child)
             return
@@ -441,18 +441,18 @@ class Family:
         self._outbox.note(EventKind.RESTARTING, child, error=error, attempt=child.failures, delay=delay)
         if delay > 0:
             child.retry_at = now + delay
-            self._outbox.add(Wake(child.id, child.incarnation, delay))
+            self._outbox.add(StartTimer(child.id, child.incarnation, delay))
         else:
             self.roster.make_due(child)
-        for sibling in dragged_along(self.spec.strategy, tuple(self.roster.children), child.id):
+        for sibling in affected_siblings(self.spec.strategy, tuple(self.roster.children), child.id):
             self._drag(self.roster.children[sibling])
 
     def _drag(self, sibling: Child) -> None:
         after = After.DELETE if sibling.spec.restart == "temporary" else After.RESTART
         if sibling.state.is_alive:
-            if not sibling.is_held_down:
-                self.roster.doom(sibling, after)
-        elif sibling.state is ChildState.DOWN and not sibling.is_held_down:
+            if not sibling.is_terminated:
+                self.roster.request_stop(sibling, after)
+        elif sibling.state is ChildState.DOWN and not sibling.is_terminated:
             self.roster.move(sibling, ChildState.RESTARTING)
 
     def _give_up(self, child: Child, kind: EventKind, why: str, error: BaseException | None) -> None:
@@ -483,7 +483,7 @@ class Family:
         self._cause = cause
         for child in tuple(self.roster.children.values()):
             if child.state.is_alive:
-                self.roster.doom(child, child.after if child.is_held_down else After.KEEP)
+                self.roster.request_stop(child, child.after if child.is_terminated else After.KEEP)
             elif child.state is not ChildState.DOWN:
                 self._outbox.answer(child.start_waiters, ChildUnavailableError(child.id, self.phase.value))
                 self._set_down(child, After.KEEP)
@@ -492,7 +492,7 @@ class Family:
     def _advance(self) -> list[Effect]:
         """Do what can be done now, and return all that is to be done."""
         for child in self.roster.next_to_stop():
-            self.roster.forgive(child)
+            self.roster.clear_stop(child)
             self.roster.move(child, ChildState.STOPPING)
             self._outbox.add(Stop(child.spec, child.incarnation))
         if self.phase is Phase.STOPPING:
@@ -522,7 +522,7 @@ class Family:
     def _set_down(self, child: Child, after: After) -> None:
         """Put a child where it belongs now that nobody is behind it."""
         was_stopping = child.state is ChildState.STOPPING
-        self.roster.forgive(child)
+        self.roster.clear_stop(child)
         child.retry_at = child.up_since = None
         child.is_initial = child.is_initial and after is After.RESTART
         child.after = After.KEEP

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from loopwarden.supervision.tree._spec import Decision, Restart, Strategy
 
-__all__ = ["ChildExit", "ExitReason", "Verdict", "admit", "dragged_along", "exit_of", "judge"]
+__all__ = ["ChildExit", "ExitReason", "Verdict", "admit", "affected_siblings", "exit_of", "judge"]
 
 
 class ExitReason(StrEnum):
@@ -100,7 +100,7 @@ def admit(restarts: tuple[float, ...], now: float, intensity: int | None, period
     return None if len(kept) >= intensity else (*kept, now)
 
 
-def dragged_along(strategy: Strategy, order: Sequence[str], failed: str) -> Sequence[str]:
+def affected_siblings(strategy: Strategy, order: Sequence[str], failed: str) -> Sequence[str]:
     """Return who goes down with ``failed``, in start order.
 
     >>> dragged_along("rest_for_one", ["a", "b", "c"], "b")

@@ -7,12 +7,12 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-__all__ = ["Rung", "StallPolicy", "next_rung"]
+__all__ = ["StallAction", "StallPolicy", "next_action"]
 
 _Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-class Rung(IntEnum):
+class StallAction(IntEnum):
     """The steps, each of which is only taken if the one before did not help."""
 
     NONE = 0
@@ -42,10 +42,15 @@ class StallPolicy(BaseModel):
         return self.threshold / 10
 
 
-_LAST = {"report": Rung.REPORT, "recall": Rung.RECALL, "replace": Rung.ABANDON, "exit": Rung.EXIT}
+_LAST = {
+    "report": StallAction.REPORT,
+    "recall": StallAction.RECALL,
+    "replace": StallAction.ABANDON,
+    "exit": StallAction.EXIT,
+}
 
 
-def next_rung(done: Rung, silent_for: float, policy: StallPolicy) -> Rung:
+def next_action(done: StallAction, silent_for: float, policy: StallPolicy) -> StallAction:
     """Return the step to take now, or NONE.
 
     Args:
@@ -53,9 +58,9 @@ def next_rung(done: Rung, silent_for: float, policy: StallPolicy) -> Rung:
         silent_for: How long the worker has given no sign of life, in seconds.
         policy: The loop's policy.
     """
-    steps = [Rung.REPORT, Rung.RECALL, _LAST[policy.last]][: _LAST[policy.last]]
+    steps = [StallAction.REPORT, StallAction.RECALL, _LAST[policy.last]][: _LAST[policy.last]]
     for number, step in enumerate(steps):
         if step > done:
             # One step at a time, however long the watchdog itself was kept from looking.
-            return step if silent_for >= policy.threshold + number * policy.grace else Rung.NONE
-    return Rung.NONE
+            return step if silent_for >= policy.threshold + number * policy.grace else StallAction.NONE
+    return StallAction.NONE

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, final
 from loopwarden._blocking import SYSTEM
 from loopwarden._forks import at_fork
 from loopwarden._log import describe, report
-from loopwarden._threads import run_apart
+from loopwarden._threads import run_in_thread
 from loopwarden.clock import SYSTEM_CLOCK
 from loopwarden.supervision.service._signals import SignalRelay, signal_name
 
@@ -174,14 +174,14 @@ class ShutdownCoordinator:
                 cuts = tuple(self._cuts.values())
             for cut in cuts:
                 _call(cut)
-        run_apart(self._start, "loopwarden-shutdown", SYSTEM)
+        run_in_thread(self._start, "loopwarden-shutdown", SYSTEM)
 
     def _start(self) -> list[Ticket[None]]:
         with self._lock:
             callbacks, self._callbacks, self._triggered = self._callbacks, [], True
         returned: list[Ticket[None]] = []
         for callback in callbacks:
-            returned.append(run_apart(partial(_call, callback), "loopwarden-shutdown-callback", SYSTEM))
+            returned.append(run_in_thread(partial(_call, callback), "loopwarden-shutdown-callback", SYSTEM))
             returned[-1].wait_ready(TURN, SYSTEM_CLOCK)
         return returned
 

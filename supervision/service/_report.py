@@ -13,7 +13,7 @@ from loopwarden.actors.loop._health import merged_fates
 from loopwarden.supervision.daemons._exit import ExitCode
 
 __all__ = [
-    "LAST_SECONDS",
+    "REPORT_GRACE",
     "LoopReport",
     "Phase",
     "PhaseReport",
@@ -33,7 +33,7 @@ THREADS = ("worker", "control", "start")
 
 #: Seconds for all that is left to do when the budget is over, or the loops have ended: to give back what was in hand,
 #: to stop daemons, to close mailboxes. It takes milliseconds unless a store hangs, and is less than the spare grace.
-LAST_SECONDS = 3.0
+REPORT_GRACE = 3.0
 
 
 class _Part(BaseModel):
@@ -165,6 +165,6 @@ def exit_code_of(loops: tuple[LoopReport, ...], *, gave_up: bool, in_time: bool,
     """
     if gave_up:
         return ExitCode.GAVE_UP
-    if not in_time or overtime > LAST_SECONDS or any(loop.abandoned for loop in loops):
+    if not in_time or overtime > REPORT_GRACE or any(loop.abandoned for loop in loops):
         return ExitCode.DRAIN_TIMED_OUT
     return ExitCode.OK

@@ -23,7 +23,7 @@ from loopwarden.supervision.policy._budget import Budget
 from loopwarden.supervision.policy._timeouts import log_warnings, timeouts_of
 from loopwarden.supervision.service._shutdown import Shutdown
 from loopwarden.supervision.service._signals import SignalRelay, signal_name
-from loopwarden.supervision.tree._drain import MOMENT, Conducted
+from loopwarden.supervision.tree._drain import STOP_GRACE, ShutdownDelegate
 from loopwarden.supervision.tree._supervisor import Supervisor
 from loopwarden.supervision.tree._supervisor_ref import SupervisorRef
 
@@ -211,7 +211,7 @@ class Service:
         if isinstance(self._tree, Supervisor):
             self._tree.launch()
         with suppress(pykka.ActorDeadError):
-            self.ref.tell(Conducted(lambda seconds: self.shut_down("ShutdownRequest", seconds)))
+            self.ref.tell(ShutdownDelegate(lambda seconds: self.shut_down("ShutdownRequest", seconds)))
         if self.timeouts.stall_threshold is not None:
             watchdog = WatchdogActor([self.ref], stall_threshold=self.timeouts.stall_threshold, clock=self._clock)
             self._watchdog = scope.spawn(watchdog)
@@ -222,7 +222,7 @@ class Service:
         """Have nobody given up any more but by the budget, however many that will be."""
         if self._watchdog is not None:
             self._watchdog.stop(block=False)
-            self._watchdog.ended.wait_ready(MOMENT, self._clock)
+            self._watchdog.ended.wait_ready(STOP_GRACE, self._clock)
 
     def shut_down(self, reason: str = "asked to", timeout: float | None = None) -> None:
         """Ask for the end, without waiting for it; from any thread, also in a signal handler. The first one counts.

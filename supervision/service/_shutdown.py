@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Protocol, final
 import pykka
 
 from loopwarden._log import describe, report
-from loopwarden._threads import run_apart
+from loopwarden._threads import run_in_thread
 from loopwarden._ticket import SharedTicket, Ticket, write
 from loopwarden.actors import ZOMBIES, AbandonRequest, ShutdownConfirmRequest, ShutdownRequest, ShutdownResult
-from loopwarden.actors.loop._messages import StopSoon
+from loopwarden.actors.loop._messages import StopCast
 from loopwarden.errors import LoopAbandonedError
 from loopwarden.supervision.health._census import take_census
 from loopwarden.supervision.service._report import (
-    LAST_SECONDS,
+    REPORT_GRACE,
     Phase,
     PhaseReport,
     ShutdownReport,
@@ -25,7 +25,7 @@ from loopwarden.supervision.service._report import (
     reports_of,
     with_left_behind,
 )
-from loopwarden.supervision.tree._drain import MOMENT, CloseDown
+from loopwarden.supervision.tree._drain import STOP_GRACE, BeginDrain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
@@ -97,7 +97,7 @@ class Shutdown:
 
         def not_ready() -> bool:
             with suppress(pykka.ActorDeadError):
-                self._ref.tell(CloseDown(budget, closed, drained))
+                self._ref.tell(BeginDrain(budget, closed, drained))
             return self.wait_for(closed, self._left(budget)) or self._has_ended
 
         self._phase("not ready", not_ready)
@@ -128,27 +128,29 @@ class Shutdown:
         return False
 
     def _count_in_hand(self) -> int:
-        return sum(len(status.in_hand) for status in take_census([self._ref], MOMENT, self._clock).loops)
+        return sum(len(status.in_hand) for status in take_census([self._ref], STOP_GRACE, self._clock).loops)
 
     def _close_pool(self, pool: SupportsClose, budget: Budget) -> bool:
         answer: Ticket[bool] = Ticket(self._clock.blocking)
         left = self._left(budget)
-        idle = run_apart(lambda: write(answer, pool.close(left)), "loopwarden-close-pool", self._clock.blocking)
+        idle = run_in_thread(lambda: write(answer, pool.close(left)), "loopwarden-close-pool", self._clock.blocking)
         self.wait_first(left, idle, self._cut_short)  # the tree may have ended: what was accepted is completed
         is_done = answer.is_ready() and answer.wait(0)
         if not idle.is_ready():  # cut short: what it still waits for is given up now, or processes would outlive us
-            again = run_apart(lambda: pool.close(0.0), "loopwarden-close-pool", self._clock.blocking)
-            again.wait_ready(MOMENT, self._clock)
+            again = run_in_thread(lambda: pool.close(0.0), "loopwarden-close-pool", self._clock.blocking)
+            again.wait_ready(STOP_GRACE, self._clock)
         if not is_done:
             report(logging.WARNING, "%s has not completed its work, which is given up", pool)
         return is_done
 
     def _stop(self, budget: Budget) -> bool:
         with suppress(pykka.ActorDeadError):
-            self._ref.tell(StopSoon(self._left(budget)))
+            self._ref.tell(StopCast(self._left(budget)))
         self.wait_for(self._ref.ended, self._left(budget))
         # Also if nobody wants to wait, those that have nothing in hand may end by themselves.
-        if self._ref.ended.wait_ready(MOMENT if self._cut_short.is_ready() or not budget.seconds else 0.0, self._clock):
+        if self._ref.ended.wait_ready(
+            STOP_GRACE if self._cut_short.is_ready() or not budget.seconds else 0.0, self._clock
+        ):
             return True
         self.force()
         return False
@@ -168,8 +170,8 @@ class Shutdown:
         """Return what is left of the last seconds, which begin with the first call; always a moment."""
         now = self._clock.monotonic()
         if self._last_deadline is None:
-            self._last_deadline = now + LAST_SECONDS
-        return max(MOMENT, self._last_deadline - now)
+            self._last_deadline = now + REPORT_GRACE
+        return max(STOP_GRACE, self._last_deadline - now)
 
     def close(self, scope: DaemonScope) -> None:
         """Stop the daemons, and leave what the scope has entered: phase 5."""
@@ -196,7 +198,7 @@ class Shutdown:
             yield
         finally:
             closing = [
-                run_apart(partial(close, each), f"{each.name}-close", self._clock.blocking) for each in mailboxes
+                run_in_thread(partial(close, each), f"{each.name}-close", self._clock.blocking) for each in mailboxes
             ]
             deadline = self._clock.monotonic() + self._last_seconds()
             for each in closing:
@@ -231,7 +233,7 @@ class Shutdown:
 
     def _result(self) -> ShutdownResult:
         answer = self._ref.send(ShutdownConfirmRequest() if self._has_ended else ShutdownRequest(timeout=0.0))
-        if answer.wait_ready(LAST_SECONDS, self._clock):
+        if answer.wait_ready(REPORT_GRACE, self._clock):
             return answer.wait(0)
         # A supervisor answers at once; if its thread gets no processor, there is a report all the same.
         error = "its supervisor has not answered"

@@ -1,4 +1,4 @@
-"""`Life`: one life of a child: what was made for it, launched, watched, and is stopped or given up in the end."""
+"""`ChildAdapter`: what was made for one incarnation of a child: launched, watched, stopped or given up."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from loopwarden.actors import (
     ShutdownConfirmRequest,
     ShutdownResult,
 )
-from loopwarden.actors.loop._messages import AbandonRequest, StopSoon
+from loopwarden.actors.loop._messages import AbandonRequest, StopCast
 from loopwarden.actors.loop._protocols import check_loop
 from loopwarden.actors.runtime._actor import ActorExit
 from loopwarden.actors.runtime._zombies import ZOMBIES
 from loopwarden.errors import LoopAbandonedError
-from loopwarden.supervision.tree._drain import CloseDown
+from loopwarden.supervision.tree._drain import BeginDrain
 from loopwarden.supervision.tree._pykka_actor import PlainActor
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from loopwarden.supervision.tree._events import SupervisionEvent
     from loopwarden.supervision.tree._spec import ChildSpec
 
-__all__ = ["ActorLife", "Draining", "Life", "PlainLife", "Watcher", "make_life"]
+__all__ = ["ActorAdapter", "ChildAdapter", "Draining", "PykkaAdapter", "Watcher", "make_child"]
 
 
 class Watcher(Protocol):
@@ -47,8 +47,8 @@ class Watcher(Protocol):
     def ended(self, ended: ActorExit) -> None: ...
 
 
-class Life(Protocol):
-    """One life of a child; nothing here blocks, except in `make_life`."""
+class ChildAdapter(Protocol):
+    """One life of a child; nothing here blocks, except in `make_child`."""
 
     @property
     def ref(self) -> pykka.ActorRef[Any]:
@@ -130,7 +130,7 @@ def _nothing_to_drain(clock: Clock) -> Draining:
 
 
 @final
-class ActorLife:
+class ActorAdapter:
     """The life of one of our own actors: a loop, a supervisor, or one that a user wrote."""
 
     def __init__(self, actor: ControlActor, name: str) -> None:
@@ -210,7 +210,7 @@ class ActorLife:
         if not self._actor.has_children:
             return _nothing_to_drain(clock)
         try:
-            ref.tell(CloseDown(budget, draining.closed, draining.drained))
+            ref.tell(BeginDrain(budget, draining.closed, draining.drained))
         except pykka.ActorDeadError:
             return _nothing_to_drain(clock)
         # If it ends without an answer there is nobody left who could take or hold anything.
@@ -224,7 +224,7 @@ class ActorLife:
             ref.stop(block=False)
             return
         with suppress(pykka.ActorDeadError):  # then it has ended, and that was told
-            ref.tell(StopSoon(patience))
+            ref.tell(StopCast(patience))
 
     def abandon(self, reason: str) -> None:
         """Send an `AbandonRequest`; an actor that does not know it is left alone, and counted."""
@@ -250,7 +250,7 @@ class ActorLife:
 
 
 @final
-class PlainLife:
+class PykkaAdapter:
     """The life of an unmodified Pykka actor."""
 
     is_supervisor = False
@@ -321,7 +321,7 @@ class PlainLife:
         return None
 
 
-def make_life(spec: ChildSpec, clock: Clock, restarts: int) -> Life | None:
+def make_child(spec: ChildSpec, clock: Clock, restarts: int) -> ChildAdapter | None:
     """Make what the spec says, without launching it; None if its factory says "not now". Calls user code.
 
     Raises:
@@ -342,11 +342,11 @@ def make_life(spec: ChildSpec, clock: Clock, restarts: int) -> Life | None:
         if made.is_launched:
             made.actor_ref.stop(block=False)
             raise TypeError(f"start must return an actor that is not started, but {made} is")
-        return ActorLife(made, spec.id)
+        return ActorAdapter(made, spec.id)
     if isinstance(made, pykka.ThreadingActor):
-        return PlainLife(made, spec.id, clock)
+        return PykkaAdapter(made, spec.id, clock)
     try:
         check_loop(made)
     except TypeError as error:
         raise TypeError(f"start must return a loop or an actor: {error}") from None
-    return ActorLife(LoopActor(cast("SupportsRun", made), spec.id, clock=clock, restarts=restarts), spec.id)
+    return ActorAdapter(LoopActor(cast("SupportsRun", made), spec.id, clock=clock, restarts=restarts), spec.id)

@@ -37,20 +37,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from loopwarden.clock import Clock
-    from loopwarden.supervision.tree._adapter import Life
+    from loopwarden.supervision.tree._adapter import ChildAdapter
     from loopwarden.supervision.tree._incarnation import Beginning
     from loopwarden.supervision.tree._pykka_actor import PlainActor
 
-__all__ = ["ChildRef", "ForChild", "Occupant", "Seat", "Terminate"]
+__all__ = ["ChildRef", "ChildSlot", "ChildView", "ForChild", "Terminate"]
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class Occupant:
+class ChildView:
     """Who is there, and what the supervisor knows of it."""
 
     state: ChildState = ChildState.PENDING
-    life: Life | None = None
+    adapter: ChildAdapter | None = None
     retry_at: float | None = None
     restarts: int = 0
     error: BaseException | None = None
@@ -72,14 +72,14 @@ _STATES = {
 
 
 @final
-class Seat:
+class ChildSlot:
     """The place of one child; it outlives those who sit there."""
 
     def __init__(self, child: str, clock: Clock) -> None:
         self.child = child
         self.clock = clock
         #: One value, replaced as a whole, so that a reader never sees half of a change.
-        self.occupant = Occupant()
+        self.occupant = ChildView()
         #: Resolves when the child is deleted, or its supervisor has ended.
         self.ended: Ticket[ActorExit] = SharedTicket(clock.blocking)
         #: Resolves when the child is up for the first time.
@@ -88,8 +88,8 @@ class Seat:
     @property
     def ref(self) -> pykka.ActorRef[Any] | None:
         """Whom to speak to."""
-        life = self.occupant.life
-        return None if life is None else life.ref
+        adapter = self.occupant.adapter
+        return None if adapter is None else adapter.ref
 
     @property
     def control_ref(self) -> ControlRef | None:
@@ -100,7 +100,7 @@ class Seat:
     @property
     def plain(self) -> PlainActor | None:
         """The Pykka actor that sits there, if it is one."""
-        return getattr(self.occupant.life, "plain", None)
+        return getattr(self.occupant.adapter, "plain", None)
 
     def health(self) -> HealthStatus:
         """Answer for a child that cannot answer itself."""
@@ -120,11 +120,11 @@ class Seat:
             restarts=now.restarts,
             retry_at=now.retry_at,
             starting_since=None if beginning is None else beginning.since,
-            workers=() if beginning is None else (self._starter(beginning, now.life),),
+            workers=() if beginning is None else (self._starter(beginning, now.adapter),),
             error=None if now.error is None else describe(now.error),
         )
 
-    def _starter(self, beginning: Beginning, life: Life | None) -> WorkerStatus:
+    def _starter(self, beginning: Beginning, adapter: ChildAdapter | None) -> WorkerStatus:
         """Return how what starts the child is, which the watchdog judges like a worker."""
         # The time that the spec allows is the supervisor's to watch.
         silent_for = self.clock.monotonic() - beginning.since - (beginning.limit or 0.0)
@@ -132,11 +132,11 @@ class Seat:
             worker=_STARTER,
             last_heartbeat=beginning.since,
             silent_for=max(0.0, silent_for),
-            thread_id=beginning.thread_id if life is None else life.thread_id,
+            thread_id=beginning.thread_id if adapter is None else adapter.thread_id,
         )
 
     def __repr__(self) -> str:
-        return f"<Seat of {self.child!r}, {self.occupant.state}>"
+        return f"<ChildSlot of {self.child!r}, {self.occupant.state}>"
 
 
 R = TypeVar("R")
@@ -156,7 +156,7 @@ class Terminate(Request[ShutdownResult]):
 class ForChild:
     """A request that was sent to a child, but is its supervisor's to answer."""
 
-    seat: Seat
+    slot: ChildSlot
     request: Request[Any]
 
 
@@ -169,16 +169,16 @@ class ChildRef(ControlRef):
       in the inbox of one that dies fails with it, and is never moved to the next.
     """
 
-    def __init__(self, seat: Seat, supervisor: ControlRef) -> None:
+    def __init__(self, slot: ChildSlot, supervisor: ControlRef) -> None:
         # Not super().__init__(): there is no single actor behind this ref.
-        self.name = seat.child
-        self.actor_urn = f"urn:loopwarden:{supervisor.actor_urn}:{seat.child}"
+        self.name = slot.child
+        self.actor_urn = f"urn:loopwarden:{supervisor.actor_urn}:{slot.child}"
         self.actor_class = pykka.ThreadingActor
-        self.ended = seat.ended
-        self.ready = seat.ready
-        self._seat = seat
+        self.ended = slot.ended
+        self.ready = slot.ready
+        self._slot = slot
         self._supervisor = supervisor
-        self._blocking = seat.clock.blocking
+        self._blocking = slot.clock.blocking
 
     @override
     def send(self, message: Request[R]) -> Ticket[R]:
@@ -186,14 +186,14 @@ class ChildRef(ControlRef):
         if not issubclass(type(message), TicketCarrier):  # pyright: ignore[reportUnnecessaryIsInstance]  a caller without types
             raise TypeError(f"send() takes a Request, such as HealthCheckRequest(), got {describe(message)}")
         request: Request[R] = message  # which the checks below do not narrow
-        life = self._seat.occupant.life
+        adapter = self._slot.occupant.adapter
         asks_state = isinstance(message, HealthCheckRequest | ShutdownConfirmRequest)
-        is_answered_here = asks_state and (life is None or not life.tells_health)
+        is_answered_here = asks_state and (adapter is None or not adapter.tells_health)
         if is_answered_here and isinstance(message, HealthCheckRequest):
-            return self._answer(message, self._seat.health())
+            return self._answer(message, self._slot.health())
         if is_answered_here or isinstance(message, _FOR_SUPERVISOR):
-            return self._supervisor.send_as(ForChild(self._seat, request), request)
-        ref, plain = self._seat.control_ref, self._seat.plain
+            return self._supervisor.send_as(ForChild(self._slot, request), request)
+        ref, plain = self._slot.control_ref, self._slot.plain
         if ref is not None:
             return ref.send(request)
         if plain is None:
@@ -215,11 +215,15 @@ class ChildRef(ControlRef):
             ChildUnavailableError: if nobody is there and the message carries no ticket that could say so.
         """
         if issubclass(type(message), TicketCarrier):
-            if message.ticket is None and self._seat.occupant.life is None and not isinstance(message, ShutdownRequest):
+            if (
+                message.ticket is None
+                and self._slot.occupant.adapter is None
+                and not isinstance(message, ShutdownRequest)
+            ):
                 raise self._unavailable()
             self.send(message)
             return
-        plain, ref = self._seat.plain, self._seat.ref
+        plain, ref = self._slot.plain, self._slot.ref
         if plain is not None:
             plain.tell(message)
         elif ref is not None:
@@ -239,7 +243,7 @@ class ChildRef(ControlRef):
     @override
     def ask(self, message: Any, *, block: bool = True, timeout: float | None = None) -> Any | Ticket[Any]:  # pyright: ignore[reportIncompatibleMethodOverride]  its overloads are Pykka's, with Ticket for Future
         """Send a message and return the answer, or a ticket for it if not ``block``."""
-        plain, ref = self._seat.plain, self._seat.control_ref
+        plain, ref = self._slot.plain, self._slot.control_ref
         ticket: Ticket[Any]
         if issubclass(type(message), TicketCarrier):
             ticket = self.send(message)
@@ -270,25 +274,25 @@ class ChildRef(ControlRef):
             the child itself it does not block, because that would be waiting for itself, and returns false.
         """
         was_alive = self.is_alive()
-        life = self._seat.occupant.life
+        adapter = self._slot.occupant.adapter
         request = Terminate()
-        stopped = self._supervisor.send_as(ForChild(self._seat, request), request).map(lambda _: was_alive)
+        stopped = self._supervisor.send_as(ForChild(self._slot, request), request).map(lambda _: was_alive)
         if not block:
             return stopped
-        if life is not None and life.is_own_thread(threading.get_ident()):
+        if adapter is not None and adapter.is_own_thread(threading.get_ident()):
             return False
         return stopped.wait(timeout)
 
     @property
     @override
     def has_children(self) -> bool:
-        life = self._seat.occupant.life
-        return life is not None and life.is_supervisor
+        adapter = self._slot.occupant.adapter
+        return adapter is not None and adapter.is_supervisor
 
     @override
     def is_alive(self) -> bool:
         """Say whether somebody is there."""
-        return self._seat.occupant.life is not None
+        return self._slot.occupant.adapter is not None
 
     @override
     def proxy(self) -> pykka.ActorProxy[Any]:
@@ -304,7 +308,7 @@ class ChildRef(ControlRef):
 
     def post(self, work: Callable[[], object]) -> bool:
         """Hand ``work`` to the loop's worker; false while there is none that is running."""
-        ref = self._seat.ref
+        ref = self._slot.ref
         if ref is None:
             return False
         if not isinstance(ref, LoopRef):
@@ -314,11 +318,11 @@ class ChildRef(ControlRef):
     @property
     def _actor_weakref(self) -> Callable[[], Any]:  # type: ignore[override]  # pyright: ignore[reportIncompatibleVariableOverride]  here it changes with each life
         """What Pykka's proxy looks for: the actor whose attributes it has."""
-        ref = self._seat.ref
+        ref = self._slot.ref
         return (lambda: None) if ref is None else ref._actor_weakref  # noqa: SLF001  Pykka's proxy reads it too
 
     def _unavailable(self) -> ChildUnavailableError:
-        now = self._seat.occupant
+        now = self._slot.occupant
         return ChildUnavailableError(self.name, now.state, now.retry_at)
 
     @override
@@ -327,4 +331,4 @@ class ChildRef(ControlRef):
 
     @override
     def __repr__(self) -> str:
-        return f"<ChildRef {self.name!r}, {self._seat.occupant.state}>"
+        return f"<ChildRef {self.name!r}, {self._slot.occupant.state}>"

@@ -1,4 +1,4 @@
-"""`Reception`: what a supervisor can be asked about its children, and how it answers."""
+"""`ChildRequests`: what a supervisor can be asked about its children, and how it answers."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from loopwarden.actors.runtime._request import MessageKinds
 from loopwarden.errors import ChildNotFoundError, InvalidChildError, UnsupportedRequestError
 from loopwarden.supervision.policy._child import ChildState
 from loopwarden.supervision.policy._effects import EventKind
-from loopwarden.supervision.tree._child_ref import Terminate
+from loopwarden.supervision.tree._child_ref import ForChild, Terminate
 from loopwarden.supervision.tree._incarnation import Abandoned
-from loopwarden.supervision.tree._registry import Directory
+from loopwarden.supervision.tree._registry import ChildRegistry
 from loopwarden.supervision.tree._requests import (
     ChildSpecRequest,
     CountChildrenRequest,
@@ -44,48 +44,16 @@ if TYPE_CHECKING:
 
     from loopwarden.clock import Clock
     from loopwarden.supervision.policy._effects import Effect
-    from loopwarden.supervision.tree._child_ref import ChildRef, ForChild
-    from loopwarden.supervision.tree._executor import Household
-    from loopwarden.supervision.tree._incarnation import Beginning, Tenure
+    from loopwarden.supervision.tree._child_ref import ChildRef
+    from loopwarden.supervision.tree._executor import EffectExecutor
+    from loopwarden.supervision.tree._incarnation import Beginning, Incarnation
     from loopwarden.supervision.tree._spec import ChildSpec
 
-__all__ = ["ERRANDS", "Errands", "Pool", "Reception", "answer_for_one_that_is_gone"]
-
-
-@final
-class Pool:
-    """Makes a household of one template larger and smaller; belongs to the supervisor's thread."""
-
-    def __init__(self, template: ChildSpec, errands: Errands) -> None:
-        self._template = template
-        self._errands = errands
-        self._made = 0
-
-    def resize(self, size: int) -> Ticket[tuple[ChildRef, ...]]:
-        """Start new children, or terminate the youngest; the ticket has the refs of those that are to be there."""
-        errands = self._errands
-        household = errands.household
-        there = [child.id for child in household.family.roster.children.values() if not child.is_held_down]
-        pending: list[Ticket[Any]] = [errands.terminate_child(child) for child in there[size:]]
-        ids = there[:size]
-        pending += [errands.wait_started(child) for child in ids]  # an earlier resize may still be at it
-        for _ in range(size - len(there)):
-            self._made += 1
-            child = self._template.model_copy(update={"id": f"{self._template.id}-{self._made}"})
-            ids.append(child.id)
-            pending.append(errands.start_child(child))
-        found = (household.directory.ref(child) for child in ids)
-        refs = tuple(ref for ref in found if ref is not None)  # one that could not be added fails the answer below
-        done: Ticket[None] = Ticket()
-        done.complete(None)
-        return done.join(*pending).map(lambda _: refs)
-
-    def __repr__(self) -> str:
-        return f"<Pool of {self._template.id!r}, {self._made} made>"
+__all__ = ["CHILD_REQUESTS", "ChildRequests", "answer_for_one_that_is_gone"]
 
 
 #: What can be asked about children.
-ERRANDS = (
+CHILD_REQUESTS = (
     StartChildRequest,
     TerminateChildRequest,
     RestartChildRequest,
@@ -98,121 +66,7 @@ ERRANDS = (
 )
 
 
-@final
-class Errands:
-    """Belongs to one supervisor's thread; nothing here blocks it, and each ticket resolves when it is done.
-
-    Args:
-        household: Its children.
-        clock: The time.
-    """
-
-    def __init__(self, household: Household, clock: Clock) -> None:
-        self.household = household
-        self._clock = clock
-        template = household.family.spec.template
-        self._pool = None if template is None else Pool(template, self)
-
-    def answer(self, message: object) -> object:  # noqa: C901, PLR0911  one answer for each request
-        """Do what is asked, or say what is; raises what refuses it."""
-        directory, roster = self.household.directory, self.household.family.roster
-        match message:
-            case StartChildRequest():
-                return Deferred(self._add(message.child))
-            case TerminateChildRequest():
-                return Deferred(self.terminate_child(message.id))
-            case RestartChildRequest():
-                self._refuse_pool(message)
-                return Deferred(self._restart_child(message.id))
-            case DeleteChildRequest():
-                self._refuse_pool(message)
-                return Deferred(self._delete_child(message.id))
-            case WhichChildrenRequest():
-                return tuple(directory.info(child) for child in roster.children.values())
-            case WhichChildRequest():
-                return directory.info(roster.find(message.id))
-            case CountChildrenRequest():
-                return directory.counts(roster.children.values())
-            case ChildSpecRequest():
-                return roster.find(message.id).spec
-            case ResizeRequest() if self._pool is not None:
-                return Deferred(self._pool.resize(message.size))
-            case ResizeRequest():
-                raise self.unsupported(message, "it is no pool: give a template")
-            case _:
-                raise self.unsupported(message, "it is no request of a supervisor")
-
-    def start_child(self, spec: ChildSpec) -> Ticket[ChildRef]:
-        """Add a child and start it."""
-        found: list[ChildRef | None] = []
-        ticket = self._wait(lambda waiter: self.household.family.start_child(spec, waiter), lambda: found[0])
-        # Now: one that says "not now" may be gone when it is answered.
-        found.append(self.household.directory.ref(spec.id))
-        return ticket
-
-    def terminate_child(self, child_id: str, wanted: float = 0.0) -> Ticket[ShutdownResult]:
-        """Stop a child, which then stays down; it has ``wanted`` seconds if that is more than its spec says."""
-        household = self.household
-        child = household.family.roster.children.get(child_id)
-        if child is not None and not child.state.is_alive:
-            household.directory.forget_result(child_id)  # that was an earlier end
-        elif child is not None and child.state is not ChildState.STOPPING:
-            household.allow(child_id, wanted)
-        return self._wait(
-            lambda waiter: household.family.terminate_child(child_id, waiter),
-            lambda: household.directory.last_result(child_id),
-        )
-
-    def wait_down(self, child_id: str) -> Ticket[ShutdownResult]:
-        """Wait until a child is down, without asking for it."""
-        household = self.household
-        return self._wait(
-            lambda waiter: household.family.watch_stop(child_id, waiter),
-            lambda: household.directory.last_result(child_id),
-        )
-
-    def wait_started(self, child_id: str) -> Ticket[Any]:
-        """Wait until a child is up, if it is on its way."""
-        return self._wait(lambda waiter: self.household.family.watch_start(child_id, waiter), lambda: None)
-
-    def _restart_child(self, child_id: str) -> Ticket[ChildRef]:
-        household = self.household
-        return self._wait(
-            lambda waiter: household.family.restart_child(child_id, waiter), lambda: household.directory.ref(child_id)
-        )
-
-    def _delete_child(self, child_id: str) -> Ticket[None]:
-        return self._wait(lambda waiter: self.household.family.delete_child(child_id, waiter), lambda: None)
-
-    def _wait(
-        self, ask: Callable[[Callable[[Exception | None], None]], list[Effect]], result: Callable[[], Any]
-    ) -> Ticket[Any]:
-        ticket: Ticket[Any] = Ticket(self._clock.blocking)
-
-        def answer(error: Exception | None) -> None:
-            write(ticket, None if error is not None else result(), error)
-
-        self.household.carry_out(ask(answer))
-        return ticket
-
-    def _add(self, child: ChildSpec) -> Ticket[ChildRef]:
-        spec = self.household.family.spec
-        if self._pool is not None:
-            raise InvalidChildError(child.id, f"cannot be added to the pool {spec.name!r}: send a ResizeRequest")
-        objection = spec.objection_to(child)
-        if objection is not None:
-            raise InvalidChildError(child.id, f"cannot be added to supervisor {spec.name!r}: {objection}")
-        return self.start_child(child)
-
-    def _refuse_pool(self, message: object) -> None:
-        if self._pool is not None:
-            raise self.unsupported(message, "in a pool children are all alike: send a ResizeRequest")
-
-    def unsupported(self, message: object, why: str) -> UnsupportedRequestError:
-        """Return what refuses a request."""
-        return UnsupportedRequestError(f"Supervisor {self.household.family.spec.name!r}", type_name(message), why)
-
-
+#: What can be asked of a child through its ref, and is answered by its supervisor.
 _REQUESTS = MessageKinds(
     ShutdownRequest,
     ShutdownConfirmRequest,
@@ -226,38 +80,160 @@ _REQUESTS = MessageKinds(
 
 
 @final
-class Reception:
-    """Belongs to one supervisor's thread; nothing here blocks it.
+class ChildRequests:
+    """Belongs to one supervisor's thread; nothing here blocks it, and each ticket resolves when it is done.
 
     Args:
-        errands: What is done for others with its children.
+        executor: Carries out what is decided about the children.
         clock: The time.
         put: Takes reports, on any thread, for the supervisor.
     """
 
-    def __init__(self, errands: Errands, clock: Clock, put: Callable[[object], None]) -> None:
-        self._errands = errands
-        self._household = errands.household
+    def __init__(self, executor: EffectExecutor, clock: Clock, put: Callable[[object], None]) -> None:
+        self._executor = executor
         self._clock = clock
         self._put = put
+        # What all children of a pool are made from, and how many were.
+        self._template = executor.machine.spec.template
+        self._made = 0
 
-    def answer(self, message: ForChild) -> object:  # noqa: PLR0911  one answer for each request
-        """Answer for a child."""
-        child, request = message.seat.child, _REQUESTS.recognize(message.request)
-        if not self._household.directory.is_current(message.seat):
+    def answer(self, message: object) -> object:  # noqa: C901, PLR0911  one answer for each request
+        """Do what is asked, or say what is; raises what refuses it."""
+        registry, roster = self._executor.registry, self._executor.machine.roster
+        match message:
+            case ForChild():
+                return self._answer_for_child(message)
+            case StartChildRequest():
+                return Deferred(self._add(message.child))
+            case TerminateChildRequest():
+                return Deferred(self._terminate_child(message.id))
+            case RestartChildRequest():
+                self._refuse_pool(message)
+                return Deferred(self._restart_child(message.id))
+            case DeleteChildRequest():
+                self._refuse_pool(message)
+                return Deferred(self._delete_child(message.id))
+            case WhichChildrenRequest():
+                return tuple(registry.info(child) for child in roster.children.values())
+            case WhichChildRequest():
+                return registry.info(roster.find(message.id))
+            case CountChildrenRequest():
+                return registry.counts(roster.children.values())
+            case ChildSpecRequest():
+                return roster.find(message.id).spec
+            case ResizeRequest() if self._template is not None:
+                return Deferred(self._resize(self._template, message.size))
+            case ResizeRequest():
+                raise self.unsupported(message, "it is not a pool: give a template")
+            case _:
+                raise self.unsupported(message, "it is no request of a supervisor")
+
+    def _start_child(self, spec: ChildSpec) -> Ticket[ChildRef]:
+        """Add a child and start it."""
+        found: list[ChildRef | None] = []
+        ticket = self._wait(lambda waiter: self._executor.machine.start_child(spec, waiter), lambda: found[0])
+        # Now: one that says "not now" may be gone when it is answered.
+        found.append(self._executor.registry.ref(spec.id))
+        return ticket
+
+    def _terminate_child(self, child_id: str, wanted: float = 0.0) -> Ticket[ShutdownResult]:
+        """Stop a child, which then stays down; it has ``wanted`` seconds if that is more than its spec says."""
+        executor = self._executor
+        child = executor.machine.roster.children.get(child_id)
+        if child is not None and not child.state.is_alive:
+            executor.registry.forget_result(child_id)  # that was an earlier end
+        elif child is not None and child.state is not ChildState.STOPPING:
+            executor.allow(child_id, wanted)
+        return self._wait(
+            lambda waiter: executor.machine.terminate_child(child_id, waiter),
+            lambda: executor.registry.last_result(child_id),
+        )
+
+    def _wait_down(self, child_id: str) -> Ticket[ShutdownResult]:
+        """Wait until a child is down, without asking for it."""
+        executor = self._executor
+        return self._wait(
+            lambda waiter: executor.machine.watch_stop(child_id, waiter),
+            lambda: executor.registry.last_result(child_id),
+        )
+
+    def _wait_started(self, child_id: str) -> Ticket[Any]:
+        """Wait until a child is up, if it is on its way."""
+        return self._wait(lambda waiter: self._executor.machine.watch_start(child_id, waiter), lambda: None)
+
+    def _restart_child(self, child_id: str) -> Ticket[ChildRef]:
+        executor = self._executor
+        return self._wait(
+            lambda waiter: executor.machine.restart_child(child_id, waiter), lambda: executor.registry.ref(child_id)
+        )
+
+    def _delete_child(self, child_id: str) -> Ticket[None]:
+        return self._wait(lambda waiter: self._executor.machine.delete_child(child_id, waiter), lambda: None)
+
+    def _resize(self, template: ChildSpec, size: int) -> Ticket[tuple[ChildRef, ...]]:
+        """Start new children, or terminate the youngest; the ticket has the refs of those that are to be there."""
+        executor = self._executor
+        there = [child.id for child in executor.machine.roster.children.values() if not child.is_terminated]
+        pending: list[Ticket[Any]] = [self._terminate_child(child) for child in there[size:]]
+        ids = there[:size]
+        pending += [self._wait_started(child) for child in ids]  # an earlier resize may still be at it
+        for _ in range(size - len(there)):
+            self._made += 1
+            child = template.model_copy(update={"id": f"{template.id}-{self._made}"})
+            ids.append(child.id)
+            pending.append(self._start_child(child))
+        found = (executor.registry.ref(child) for child in ids)
+        refs = tuple(ref for ref in found if ref is not None)  # one that could not be added fails the answer below
+        done: Ticket[None] = Ticket()
+        done.complete(None)
+        return done.join(*pending).map(lambda _: refs)
+
+    def _wait(
+        self, ask: Callable[[Callable[[Exception | None], None]], list[Effect]], result: Callable[[], Any]
+    ) -> Ticket[Any]:
+        ticket: Ticket[Any] = Ticket(self._clock.blocking)
+
+        def answer(error: Exception | None) -> None:
+            write(ticket, None if error is not None else result(), error)
+
+        self._executor.carry_out(ask(answer))
+        return ticket
+
+    def _add(self, child: ChildSpec) -> Ticket[ChildRef]:
+        spec = self._executor.machine.spec
+        if self._template is not None:
+            raise InvalidChildError(child.id, f"cannot be added to the pool {spec.name!r}: send a ResizeRequest")
+        objection = spec.objection_to(child)
+        if objection is not None:
+            raise InvalidChildError(child.id, f"cannot be added to supervisor {spec.name!r}: {objection}")
+        return self._start_child(child)
+
+    def _refuse_pool(self, message: object) -> None:
+        if self._template is not None:
+            raise self.unsupported(message, "in a pool children are all alike: send a ResizeRequest")
+
+    def unsupported(self, message: object, why: str) -> UnsupportedRequestError:
+        """Return what refuses a request."""
+        return UnsupportedRequestError(f"Supervisor {self._executor.machine.spec.name!r}", type_name(message), why)
+
+    # Through the ref of a child.
+
+    def _answer_for_child(self, message: ForChild) -> object:  # noqa: PLR0911  one answer for each request
+        child, request = message.slot.child, _REQUESTS.recognize(message.request)
+        if not self._executor.registry.is_current(message.slot):
             return answer_for_one_that_is_gone(message)
         match request:
             case ShutdownRequest():
                 return Deferred(self._shut_down(child, request.timeout))
             case Terminate():
-                return Deferred(self._errands.terminate_child(child))
+                return Deferred(self._terminate_child(child))
             case AbandonRequest():
                 return self._abandon(child, request)
             case StallReport():
                 self._note_stall(child, request)
                 return None
             case PauseRequest() | DrainRequest() | ResumeRequest():
-                return Deferred(self._household.switch.turn_one(child, request, self._household.tenure_of(child)))
+                return Deferred(self._executor.pause.turn_one(child, request, self._executor.incarnation_of(child)))
             case _:
                 return self._confirm_end(child)
 
@@ -265,16 +241,20 @@ class Reception:
         def late() -> ShutdownResult:
             return ShutdownResult(loop_name=child, clean_shutdown=False, duration=timeout)
 
-        answer = self._errands.terminate_child(child, timeout)
+        answer = self._terminate_child(child, timeout)
         return in_time(answer, timeout, late, self._clock, f"the shutdown of child {child!r}")
 
     def _abandon(self, child: str, request: AbandonRequest) -> Deferred | AbandonResult:
-        tenure = self._household.tenure_of(child)
+        incarnation = self._executor.incarnation_of(child)
         request = request.model_copy(update={"ticket": None})  # answered here, not by the loop too
-        if tenure is None or tenure.life is None or not isinstance(ref := tenure.life.ref, LoopRef):
-            if tenure is None or not _is_meant(tenure, request):
+        if (
+            incarnation is None
+            or incarnation.adapter is None
+            or not isinstance(ref := incarnation.adapter.ref, LoopRef)
+        ):
+            if incarnation is None or not _is_meant(incarnation, request):
                 return AbandonResult(abandoned=False)
-            self._household.abandon(tenure, request.reason)
+            self._executor.abandon(incarnation, request.reason)
             return AbandonResult(abandoned=True)
         answer = ref.send(request)
 
@@ -286,15 +266,15 @@ class Reception:
         return Deferred(answer)
 
     def _note_stall(self, child: str, stall: StallReport) -> None:
-        tenure = self._household.tenure_of(child)
-        if tenure is None:
+        incarnation = self._executor.incarnation_of(child)
+        if incarnation is None:
             return
-        if tenure.beginning is not None:
-            self._note_slow_start(child, tenure.beginning, stall)
+        if incarnation.beginning is not None:
+            self._note_slow_start(child, incarnation.beginning, stall)
             return
-        if tenure.life is None:
+        if incarnation.adapter is None:
             return
-        self._household.log.note(
+        self._executor.log.note(
             EventKind.RECALLED if stall.is_recalled else EventKind.STALLED,
             child,
             stack=stall.stack,
@@ -302,38 +282,40 @@ class Reception:
             in_hand=stall.in_hand,
             reason=f"silent for {stall.silent_for:.1f} s",
         )
-        if isinstance(ref := tenure.life.ref, LoopRef) and not stall.is_recalled:
+        if isinstance(ref := incarnation.adapter.ref, LoopRef) and not stall.is_recalled:
             ref.send(stall.model_copy(update={"ticket": None}))
 
     def _note_slow_start(self, child: str, beginning: Beginning, stall: StallReport) -> None:
         if stall.is_recalled or stall.last_heartbeat != beginning.since:
             return  # nothing can be recalled from a factory
         reason = f"starting for {self._clock.monotonic() - beginning.since:.1f} s"
-        self._household.log.note(EventKind.STALLED, child, stack=stall.stack, worker=stall.worker, reason=reason)
+        self._executor.log.note(EventKind.STALLED, child, stack=stall.stack, worker=stall.worker, reason=reason)
         report(logging.WARNING, "child %r has been %s; it is at\n%s", child, reason, stall.stack)
 
     def _confirm_end(self, child: str) -> Deferred | ShutdownResult:
         """Wait for the end of a child, without asking for it; of one that is down, return the last one."""
-        directory, tenure = self._household.directory, self._household.tenure_of(child)
-        if tenure is not None and tenure.life is not None:
-            if tenure.confirmed is None:
-                tenure.confirmed = tenure.life.ended.map(lambda ended: directory.result_of(child, ended.cause))
-            return Deferred(tenure.confirmed)
-        if tenure is not None:  # its factory is at work
-            return Deferred(self._errands.wait_down(child))
-        return directory.last_result(child)
+        registry, incarnation = self._executor.registry, self._executor.incarnation_of(child)
+        if incarnation is not None and incarnation.adapter is not None:
+            if incarnation.confirmed is None:
+                incarnation.confirmed = incarnation.adapter.ended.map(
+                    lambda ended: registry.result_of(child, ended.cause)
+                )
+            return Deferred(incarnation.confirmed)
+        if incarnation is not None:  # its factory is at work
+            return Deferred(self._wait_down(child))
+        return registry.last_result(child)
 
 
-def _is_meant(tenure: Tenure, request: AbandonRequest) -> bool:
+def _is_meant(incarnation: Incarnation, request: AbandonRequest) -> bool:
     """Say whether a request is still about what it was decided on: a start that is over is not given up."""
     if request.last_heartbeat is None:
         return True
-    return tenure.beginning is not None and tenure.beginning.since == request.last_heartbeat
+    return incarnation.beginning is not None and incarnation.beginning.since == request.last_heartbeat
 
 
 def answer_for_one_that_is_gone(message: ForChild) -> ShutdownResult:
     """Answer for a child that was deleted, or whose supervisor has ended."""
-    child = message.seat.child
+    child = message.slot.child
     if isinstance(_REQUESTS.recognize(message.request), ShutdownRequest | ShutdownConfirmRequest | Terminate):
-        return Directory.result_of(child, None)
+        return ChildRegistry.result_of(child, None)
     raise ChildNotFoundError(child)

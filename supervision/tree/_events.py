@@ -15,7 +15,7 @@ from loopwarden._log import describe, report
 from loopwarden._ticket import Ticket, write
 from loopwarden.actors import InHand
 from loopwarden.errors import ActorDeadError, ChildUnavailableError, TicketTimeoutError
-from loopwarden.supervision.policy._effects import EventKind, Note
+from loopwarden.supervision.policy._effects import EmitEvent, EventKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,7 +29,7 @@ __all__ = ["EventLog", "EventStream", "SupervisionEvent", "stack_of"]
 #: How many events are kept by a supervisor, and by a stream that nobody reads.
 KEPT = 1_000
 #: Real seconds that a reader waits for an event: it only matters when none comes.
-PATIENCE = 30.0
+EVENT_TIMEOUT = 30.0
 #: Characters of a trace that are kept.
 LONGEST_STACK = 16_000
 
@@ -136,7 +136,7 @@ class EventStream:
         return event
 
     def wait_for(
-        self, kind: EventKind | str, child: str | None = None, timeout: float | None = PATIENCE
+        self, kind: EventKind | str, child: str | None = None, timeout: float | None = EVENT_TIMEOUT
     ) -> SupervisionEvent:
         """Return the next event of that kind, dropping those before it.
 
@@ -152,7 +152,7 @@ class EventStream:
             ValueError: also if the stream is closed.
         """
         kind, dropped = EventKind(kind), deque[str](maxlen=10)
-        if timeout is PATIENCE and self._blocking.is_virtual:  # this very object: nobody has said anything
+        if timeout is EVENT_TIMEOUT and self._blocking.is_virtual:  # this very object: nobody has said anything
             timeout = None
         while True:
             try:
@@ -205,8 +205,8 @@ class EventLog:
         at = self._clock.wall()
         self.add(SupervisionEvent(kind=kind, supervisor=self._supervisor, child=child, at=at, cause=text, **fields))
 
-    def take(self, note: Note, in_hand: tuple[InHand, ...]) -> None:
-        """Make an event of what a family has noted, and say in the log what nobody else says there."""
+    def take(self, note: EmitEvent, in_hand: tuple[InHand, ...]) -> None:
+        """Make an event of what a machine has noted, and say in the log what nobody else says there."""
         is_exit = note.kind is EventKind.EXITED
         has_stack = is_exit or note.kind is EventKind.START_FAILED  # the others follow from one of these
         self.note(

@@ -1,4 +1,4 @@
-"""`Household`: carries out what a `Family` decides: makes, launches, stops and gives up children, and says so."""
+"""`EffectExecutor`: carries out what a `SupervisorMachine` decides, and reports back what became of it."""
 
 from __future__ import annotations
 
@@ -8,96 +8,96 @@ from collections import deque
 from typing import TYPE_CHECKING, assert_never, final
 
 from loopwarden._log import describe, report
-from loopwarden._threads import Crew
+from loopwarden._threads import ThreadCache
 from loopwarden._ticket import write
 from loopwarden.actors.runtime._zombies import ZOMBIES
 from loopwarden.errors import LoopAbandonedError
 from loopwarden.supervision.policy._budget import SHARES
 from loopwarden.supervision.policy._child import ChildState
 from loopwarden.supervision.policy._effects import (
-    Answer,
     Effect,
+    EmitEvent,
     EventKind,
     Finish,
     GiveUp,
-    Note,
     Ready,
+    Reply,
     Start,
+    StartTimer,
     Stop,
-    Wake,
 )
-from loopwarden.supervision.policy._machine import Family, Phase
+from loopwarden.supervision.policy._machine import Phase, SupervisorMachine
 from loopwarden.supervision.policy._restart import ChildExit, ExitReason, exit_of
-from loopwarden.supervision.tree._adapter import make_life
-from loopwarden.supervision.tree._drain import MOMENT, Closing
+from loopwarden.supervision.tree._adapter import make_child
+from loopwarden.supervision.tree._drain import STOP_GRACE, TreeDrain
 from loopwarden.supervision.tree._events import EventLog
 from loopwarden.supervision.tree._incarnation import (
     Abandoned,
-    Ended,
-    Entered,
-    FromBelow,
-    Hurry,
-    LifeReport,
-    Made,
+    BackoffElapsed,
+    ChildEvent,
+    ChildExited,
+    ChildStarted,
+    FactoryReturned,
+    Incarnation,
+    IncarnationReport,
     Report,
-    Retry,
-    Tenure,
-    TimedOut,
+    StopMore,
+    StopTimedOut,
 )
-from loopwarden.supervision.tree._pause import Switch
-from loopwarden.supervision.tree._registry import Directory
+from loopwarden.supervision.tree._pause import TreePause
+from loopwarden.supervision.tree._registry import ChildRegistry
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from loopwarden.actors import ControlRef, InHand, ShutdownResult
     from loopwarden.clock import Clock, Timer
-    from loopwarden.supervision.tree._adapter import Life
-    from loopwarden.supervision.tree._drain import CloseDown
+    from loopwarden.supervision.tree._adapter import ChildAdapter
+    from loopwarden.supervision.tree._drain import BeginDrain
     from loopwarden.supervision.tree._spec import SupervisorSpec
 
-__all__ = ["Household", "Stops"]
+__all__ = ["EffectExecutor", "StopThrottle"]
 
 #: How many children stop at once at first. A thousand that all wake up in the same instant get in each other's way, and
 #: take half as long again.
 AT_ONCE = 32
 #: Seconds after which twice as many may stop at once, because those before them may be at it for long; if none of them
 #: has ended meanwhile, all are told.
-PATIENCE = 0.05
+STOP_MORE_TIMEOUT = 0.05
 
 
 @final
-class Stops:
+class StopThrottle:
     """Belongs to one supervisor's thread.
 
     Args:
         clock: The time.
-        put: Takes `Hurry`, on any thread, for the supervisor.
+        put: Takes `StopMore`, on any thread, for the supervisor.
     """
 
     def __init__(self, clock: Clock, put: Callable[[object], None]) -> None:
         self._clock = clock
         self._put = put
         # Each with the seconds that are wanted, and the time until which it has to stop at the latest.
-        self._waiting: deque[tuple[Tenure, float, float]] = deque()
+        self._waiting: deque[tuple[Incarnation, float, float]] = deque()
         self._at_once: float = AT_ONCE
         self._told: set[int] = set()
         self._timer: Timer | None = None
         self._has_progress = False
 
-    def add(self, tenure: Tenure, wanted: float, most: float = math.inf) -> None:
+    def add(self, incarnation: Incarnation, wanted: float, most: float = math.inf) -> None:
         """Have a child told to stop, within ``wanted`` seconds if its spec says less, but never more than ``most``."""
-        tenure.is_stopping = True
-        self._waiting.append((tenure, wanted, self._clock.monotonic() + most))
+        incarnation.is_stopping = True
+        self._waiting.append((incarnation, wanted, self._clock.monotonic() + most))
         self._tell()
 
-    def ended(self, incarnation: int) -> None:
+    def ended(self, number: int) -> None:
         """Note that a child has ended, which makes room for the next."""
         self._has_progress = True
-        if incarnation in self._told:
-            self._told.discard(incarnation)
+        if number in self._told:
+            self._told.discard(number)
         elif self._waiting:  # by itself, before it was told
-            self._waiting = deque(each for each in self._waiting if each[0].incarnation != incarnation)
+            self._waiting = deque(each for each in self._waiting if each[0].number != number)
         self._tell()
 
     def hurry(self) -> None:
@@ -115,13 +115,13 @@ class Stops:
     def _tell(self) -> None:
         now = self._clock.monotonic()
         while self._waiting and len(self._told) < self._at_once:
-            tenure, wanted, deadline = self._waiting.popleft()
-            self._told.add(tenure.incarnation)
-            tenure.stop(wanted, self._clock, max(0.0, deadline - now))
+            incarnation, wanted, deadline = self._waiting.popleft()
+            self._told.add(incarnation.number)
+            incarnation.stop(wanted, self._clock, max(0.0, deadline - now))
         if self._waiting and self._timer is None:
             self._has_progress = False
             try:
-                self._timer = self._clock.call_later(PATIENCE, lambda: self._put(Hurry()))
+                self._timer = self._clock.call_later(STOP_MORE_TIMEOUT, lambda: self._put(StopMore()))
             except RuntimeError:  # no thread for timers: then nobody waits
                 self._at_once = math.inf
                 self._tell()
@@ -132,11 +132,11 @@ class Stops:
                 self._timer = None
 
     def __repr__(self) -> str:
-        return f"<Stops, {len(self._told)} told, {len(self._waiting)} waiting>"
+        return f"<StopThrottle, {len(self._told)} told, {len(self._waiting)} waiting>"
 
 
 @final
-class Household:
+class EffectExecutor:
     """Belongs to one supervisor's thread; nothing here blocks it.
 
     Args:
@@ -162,17 +162,17 @@ class Household:
         self._put = put
         self._ready = ready
         self._finish = finish
-        self.family = Family(spec)
+        self.machine = SupervisorMachine(spec)
         self.log = EventLog(spec.name, clock)
-        self.directory = Directory(supervisor, clock)
-        self.switch = Switch(spec.name, clock)
+        self.registry = ChildRegistry(supervisor, clock)
+        self.pause = TreePause(spec.name, clock)
         #: How children have ended since the supervisor is being stopped, by id.
         self.endings: dict[str, ShutdownResult] = {}
-        self._closing: Closing | None = None
-        self._stops = Stops(clock, put)
-        self._crew = Crew(f"{spec.name}-crew", clock.blocking)
+        self._drain: TreeDrain | None = None
+        self._throttle = StopThrottle(clock, put)
+        self._threads = ThreadCache(f"{spec.name}-crew", clock.blocking)
         self._dice = clock.blocking.dice()
-        self._tenures: dict[int, Tenure] = {}
+        self._incarnations: dict[int, Incarnation] = {}
         self._timers: dict[str, Timer] = {}
         self._wanted: dict[str, float] = {}  # seconds that whoever asked for the end allows
         self._in_hand: tuple[InHand, ...] = ()
@@ -181,67 +181,69 @@ class Household:
 
     def begin(self) -> None:
         """Start the first children."""
-        self.carry_out(self.family.begin())
+        self.carry_out(self.machine.begin())
 
     def allow(self, child_id: str, seconds: float) -> None:
         """Let a child have that many seconds to stop, if that is more than its spec says; asked by whoever stops it."""
         self._wanted[child_id] = seconds
 
     @property
-    def tenures(self) -> tuple[Tenure, ...]:
+    def incarnations(self) -> tuple[Incarnation, ...]:
         """Those that are there, or on their way."""
-        return tuple(self._tenures.values())
+        return tuple(self._incarnations.values())
 
-    def close_down(self, order: CloseDown) -> None:
+    def close_down(self, order: BeginDrain) -> None:
         """Let children complete what they have in hand, before `stop` stops them; nobody is started any more."""
-        if self._closing is not None:  # it is under way, and whoever began it sees to the end
+        if self._drain is not None:  # it is under way, and whoever began it sees to the end
             write(order.closed, 0)
             write(order.drained, 0)
             return
-        self._closing = Closing(order, self._clock)
-        self.switch.is_locked = True
-        self._closing.begin(self.tenures)
-        self.carry_out(self.family.stop())
-        self._closing.watch(self.tenures)
+        self._drain = TreeDrain(order, self._clock)
+        self.pause.is_locked = True
+        self._drain.begin(self.incarnations)
+        self.carry_out(self.machine.stop())
+        self._drain.watch(self.incarnations)
 
     def stop(self, budget: float = 0.0) -> None:
         """Stop all children, and then finish; those whose spec says nothing else have their share of ``budget``."""
         self._budget = max(self._budget, budget)
-        if self._closing is not None:
-            for tenure in self._closing.release():
-                self._stop(tenure)
-        self.carry_out(self.family.stop())
+        if self._drain is not None:
+            for incarnation in self._drain.release():
+                self._stop(incarnation)
+        self.carry_out(self.machine.stop())
 
     def results(self) -> tuple[ShutdownResult, ...]:
         """Return how all children have ended, also those that were down before."""
         results = {
-            child.id: Directory.result_of(child.id, child.last_error, was_down=True)
-            for child in self.family.roster.children.values()
+            child.id: ChildRegistry.result_of(child.id, child.last_error, was_down=True)
+            for child in self.machine.roster.children.values()
         }
-        there = {tenure.spec.id: tenure.result_so_far(self._clock) for tenure in self.tenures}
+        there = {incarnation.spec.id: incarnation.result_so_far(self._clock) for incarnation in self.incarnations}
         return tuple((results | there | self.endings).values())
 
     def kill(self, reason: str) -> None:
         """Give all children up, but those that end by themselves in a moment, and then finish."""
         self._is_killing = True
-        self.carry_out(self.family.stop(LoopAbandonedError(self.family.spec.name, reason)))
-        for tenure in self.tenures:
-            if self._lets_end(tenure):
-                tenure.stop(MOMENT, self._clock, MOMENT)  # in a group, some have not been told: their turn is now
+        self.carry_out(self.machine.stop(LoopAbandonedError(self.machine.spec.name, reason)))
+        for incarnation in self.incarnations:
+            if self._lets_end(incarnation):
+                incarnation.stop(
+                    STOP_GRACE, self._clock, STOP_GRACE
+                )  # in a group, some have not been told: their turn is now
             else:
-                self.abandon(tenure, reason)
+                self.abandon(incarnation, reason)
 
-    def _lets_end(self, tenure: Tenure) -> bool:
-        return self._is_killing and self._closing is not None and self._closing.lets_end(tenure)
+    def _lets_end(self, incarnation: Incarnation) -> bool:
+        return self._is_killing and self._drain is not None and self._drain.lets_end(incarnation)
 
     def report(self, report: Report) -> None:
         """Take in what has become of a child."""
         match report:
-            case Retry():
-                self.carry_out(self.family.retry(report.child, report.incarnation))
-            case Hurry():
-                self._stops.hurry()
-            case FromBelow():
+            case BackoffElapsed():
+                self.carry_out(self.machine.retry(report.child, report.incarnation))
+            case StopMore():
+                self._throttle.hurry()
+            case ChildEvent():
                 self.log.add(report.event)
             case Abandoned():
                 self.log.note(
@@ -252,82 +254,84 @@ class Household:
                     worker=report.request.worker,
                     in_hand=report.result.in_hand,
                 )
-            case Made() | Entered() | Ended() | TimedOut():
-                tenure = self._tenures.get(report.incarnation)
-                if tenure is not None:  # otherwise it was given up before
-                    self._report_of(tenure, report)
+            case FactoryReturned() | ChildStarted() | ChildExited() | StopTimedOut():
+                incarnation = self._incarnations.get(report.incarnation)
+                if incarnation is not None:  # otherwise it was given up before
+                    self._report_of(incarnation, report)
             case _:
                 assert_never(report)
 
-    def _report_of(self, tenure: Tenure, report: LifeReport) -> None:
+    def _report_of(self, incarnation: Incarnation, report: IncarnationReport) -> None:
         match report:
-            case Made():
-                self._launch(tenure, report)
-            case Entered() if tenure.is_abandoned:
+            case FactoryReturned():
+                self._launch(incarnation, report)
+            case ChildStarted() if incarnation.is_abandoned:
                 pass  # it came too late
-            case Entered():
-                tenure.enter()
-                child, now = tenure.spec.id, self._clock.monotonic()
-                self.carry_out(self.family.started(child, tenure.incarnation, now, is_supervisor=tenure.is_supervisor))
-            case Ended():
+            case ChildStarted():
+                incarnation.enter()
+                child, now = incarnation.spec.id, self._clock.monotonic()
+                self.carry_out(
+                    self.machine.started(child, incarnation.number, now, is_supervisor=incarnation.is_supervisor)
+                )
+            case ChildExited():
                 cause = report.ended.cause
-                self._close(tenure, cause)
-                if tenure.has_entered or tenure.is_stopping or report.ended.asked:
-                    self._ended(tenure, exit_of(cause, asked=report.ended.asked))
+                self._close(incarnation, cause)
+                if incarnation.has_entered or incarnation.is_stopping or report.ended.asked:
+                    self._ended(incarnation, exit_of(cause, asked=report.ended.asked))
                 else:
-                    self._start_failed(tenure, cause or RuntimeError("it ended before it was running"))
-            case TimedOut() if report.alarm == tenure.alarm:  # otherwise it rang just before it was cancelled
-                self._timed_out(tenure)
-            case TimedOut():
+                    self._start_failed(incarnation, cause or RuntimeError("it ended before it was running"))
+            case StopTimedOut() if report.alarm == incarnation.alarm:  # otherwise it rang just before it was cancelled
+                self._timed_out(incarnation)
+            case StopTimedOut():
                 pass
 
-    def _timed_out(self, tenure: Tenure) -> None:
-        if tenure.is_abandoned:
-            self._disown(tenure)
-        elif not tenure.is_stopping:
-            self.carry_out(self.family.start_timed_out(tenure.spec.id, tenure.incarnation))
-        elif self._closing is not None and self._closing.let_go(tenure):
-            self._stop(tenure)
+    def _timed_out(self, incarnation: Incarnation) -> None:
+        if incarnation.is_abandoned:
+            self._disown(incarnation)
+        elif not incarnation.is_stopping:
+            self.carry_out(self.machine.start_timed_out(incarnation.spec.id, incarnation.number))
+        elif self._drain is not None and self._drain.let_go(incarnation):
+            self._stop(incarnation)
         else:
-            self.abandon(tenure, "it did not stop in time")
+            self.abandon(incarnation, "it did not stop in time")
 
-    def _launch(self, tenure: Tenure, made: Made) -> None:
-        if made.life is not None and not tenure.is_stopping:
-            tenure.life = made.life
-            self._publish(tenure.spec.id)
+    def _launch(self, incarnation: Incarnation, made: FactoryReturned) -> None:
+        if made.adapter is not None and not incarnation.is_stopping:
+            incarnation.adapter = made.adapter
+            self._publish(incarnation.spec.id)
             try:
-                if self.switch.is_off(tenure.spec.id):
-                    made.life.start_paused()
-                tenure.launch(made.life)
+                if self.pause.is_off(incarnation.spec.id):
+                    made.adapter.start_paused()
+                incarnation.launch(made.adapter)
             except BaseException as error:  # noqa: BLE001  isolates user code: it is why the start failed
                 describe(error)
-                tenure.life = None
-                self._launch(tenure, Made(tenure.incarnation, error=error))
+                incarnation.adapter = None
+                self._launch(incarnation, FactoryReturned(incarnation.number, error=error))
             return
-        self._close(tenure, None)
-        if made.life is not None:  # it is not wanted any more, and was never launched
-            self._discard(made.life)
-        if tenure.is_stopping:
-            self._ended(tenure, ChildExit(ExitReason.SHUTDOWN, made.error, asked=True))
+        self._close(incarnation, None)
+        if made.adapter is not None:  # it is not wanted any more, and was never launched
+            self._discard(made.adapter)
+        if incarnation.is_stopping:
+            self._ended(incarnation, ChildExit(ExitReason.SHUTDOWN, made.error, asked=True))
         elif made.error is not None:
-            self._start_failed(tenure, made.error)
+            self._start_failed(incarnation, made.error)
         else:
             text = "start of child %r returned None, which means not now: it is not running"
-            report(logging.WARNING, text, tenure.spec.id)
-            self.carry_out(self.family.ignored(tenure.spec.id, tenure.incarnation))
+            report(logging.WARNING, text, incarnation.spec.id)
+            self.carry_out(self.machine.ignored(incarnation.spec.id, incarnation.number))
 
-    def _ended(self, tenure: Tenure, ended: ChildExit) -> None:
+    def _ended(self, incarnation: Incarnation, ended: ChildExit) -> None:
         now, roll = self._clock.monotonic(), self._dice.random()
-        self.carry_out(self.family.ended(tenure.spec.id, tenure.incarnation, ended, now, roll))
+        self.carry_out(self.machine.ended(incarnation.spec.id, incarnation.number, ended, now, roll))
 
-    def _start_failed(self, tenure: Tenure, error: BaseException) -> None:
+    def _start_failed(self, incarnation: Incarnation, error: BaseException) -> None:
         now, roll = self._clock.monotonic(), self._dice.random()
-        self.carry_out(self.family.start_failed(tenure.spec.id, tenure.incarnation, error, now, roll))
+        self.carry_out(self.machine.start_failed(incarnation.spec.id, incarnation.number, error, now, roll))
 
-    # What the family wants.
+    # What the machine decides.
 
     def carry_out(self, effects: list[Effect]) -> None:
-        """Do what the family wants."""
+        """Do what the machine has decided."""
         # First the refs, so that whoever is told or answered below sees through them what has happened.
         self._publish_changes()
         for effect in effects:
@@ -335,14 +339,14 @@ class Household:
                 case Start():
                     self._begin(effect)
                 case Stop():
-                    self._stop(self._tenures[effect.incarnation])
+                    self._stop(self._incarnations[effect.incarnation])
                 case GiveUp():
-                    self.abandon(self._tenures[effect.incarnation], effect.reason)
-                case Wake():
+                    self.abandon(self._incarnations[effect.incarnation], effect.reason)
+                case StartTimer():
                     self._wake(effect)
-                case Answer():
+                case Reply():
                     effect.waiter(effect.error)
-                case Note():
+                case EmitEvent():
                     self.log.take(effect, self._in_hand)
                 case Ready():
                     self._ready()
@@ -350,78 +354,78 @@ class Household:
                     self._finish(effect.cause)
                 case _:
                     assert_never(effect)
-        self.directory.forget_results()
+        self.registry.forget_results()
 
     def _begin(self, effect: Start) -> None:
-        tenure = Tenure(effect.spec, effect.incarnation, self._put)
-        self._tenures[effect.incarnation] = tenure
-        tenure.begin(self._crew, lambda: make_life(effect.spec, self._clock, effect.restarts), self._clock)
+        incarnation = Incarnation(effect.spec, effect.incarnation, self._put)
+        self._incarnations[effect.incarnation] = incarnation
+        incarnation.begin(self._threads, lambda: make_child(effect.spec, self._clock, effect.restarts), self._clock)
         self._publish(effect.spec.id)  # so that whoever asks knows since when it starts
 
-    def _stop(self, tenure: Tenure) -> None:
-        share = self._budget if tenure.is_supervisor else self._budget * SHARES[tenure.spec.priority]
-        wanted = self._wanted.pop(tenure.spec.id, share if tenure.spec.shutdown is None else 0.0)
-        if self._is_killing or tenure.spec.shutdown == "brutal_kill":
-            tenure.is_stopping = True
-            if not self._lets_end(tenure):  # the others were told by `kill`
-                self._put(tenure.time_out())
-        elif self._closing is None:
-            self._stops.add(tenure, wanted)
-        elif not self._closing.hold(tenure):
-            left = self._closing.left(tenure)
-            self._stops.add(tenure, left, left)
+    def _stop(self, incarnation: Incarnation) -> None:
+        share = self._budget if incarnation.is_supervisor else self._budget * SHARES[incarnation.spec.priority]
+        wanted = self._wanted.pop(incarnation.spec.id, share if incarnation.spec.shutdown is None else 0.0)
+        if self._is_killing or incarnation.spec.shutdown == "brutal_kill":
+            incarnation.is_stopping = True
+            if not self._lets_end(incarnation):  # the others were told by `kill`
+                self._put(incarnation.time_out())
+        elif self._drain is None:
+            self._throttle.add(incarnation, wanted)
+        elif not self._drain.hold(incarnation):
+            left = self._drain.left(incarnation)
+            self._throttle.add(incarnation, left, left)
 
-    def abandon(self, tenure: Tenure, reason: str) -> None:
+    def abandon(self, incarnation: Incarnation, reason: str) -> None:
         """Give a child up."""
-        if tenure.is_abandoned:
+        if incarnation.is_abandoned:
             return
-        tenure.is_abandoned = True
-        child = tenure.spec.id
-        in_hand = () if tenure.life is None else tenure.life.in_hand()
-        stack = tenure.where_it_starts()
+        incarnation.is_abandoned = True
+        child = incarnation.spec.id
+        in_hand = () if incarnation.adapter is None else incarnation.adapter.in_hand()
+        stack = incarnation.where_it_starts()
         self.log.note(EventKind.ABANDONED, child, reason=reason, in_hand=in_hand, stack=stack)
-        if tenure.beginning is not None:
-            seconds = self._clock.monotonic() - tenure.beginning.since
+        if incarnation.beginning is not None:
+            seconds = self._clock.monotonic() - incarnation.beginning.since
             text = "the start of child %r is given up after %.1f s: %s; it is at\n%s"
             report(logging.WARNING, text, child, seconds, reason, stack)
-        tenure.reason = reason
-        if tenure.life is not None:
-            tenure.life.abandon(reason)
-            tenure.wait_for_the_end(self._clock)
+        incarnation.reason = reason
+        if incarnation.adapter is not None:
+            incarnation.adapter.abandon(reason)
+            incarnation.wait_for_the_end(self._clock)
         else:
-            self._disown(tenure)
+            self._disown(incarnation)
 
-    def _disown(self, tenure: Tenure) -> None:
+    def _disown(self, incarnation: Incarnation) -> None:
         """Go on without a child that does not even end as an actor, or whose factory hangs."""
-        child = tenure.spec.id
-        if tenure.life is not None:
-            ZOMBIES.add(f"{child}-control", tenure.life.ended)
+        child = incarnation.spec.id
+        if incarnation.adapter is not None:
+            ZOMBIES.add(f"{child}-control", incarnation.adapter.ended)
         else:
-            self._give_up_start(tenure)
-        error = LoopAbandonedError(child, tenure.reason)
-        self._close(tenure, error)
-        if tenure.has_entered or tenure.is_stopping:
-            self._ended(tenure, exit_of(error, asked=False))
+            self._give_up_start(incarnation)
+        error = LoopAbandonedError(child, incarnation.reason)
+        self._close(incarnation, error)
+        if incarnation.has_entered or incarnation.is_stopping:
+            self._ended(incarnation, exit_of(error, asked=False))
         else:
-            self._start_failed(tenure, error)
+            self._start_failed(incarnation, error)
 
-    def _give_up_start(self, tenure: Tenure) -> None:
+    def _give_up_start(self, incarnation: Incarnation) -> None:
         """Go on without what a factory makes; it is never launched."""
-        if tenure.made is not None and not tenure.made.is_ready():
-            ZOMBIES.add(f"{tenure.spec.id}-start", tenure.made)
-        made = tenure.give_up_start()
+        if incarnation.made is not None and not incarnation.made.is_ready():
+            ZOMBIES.add(f"{incarnation.spec.id}-start", incarnation.made)
+        made = incarnation.give_up_start()
         if made is not None:
             self._discard(made)
 
-    def _discard(self, life: Life) -> None:
+    def _discard(self, adapter: ChildAdapter) -> None:
         """Have something let go of that was never launched: what other people wrote may block."""
         try:
-            self._crew.submit(life.discard)
+            self._threads.submit(adapter.discard)
         except RuntimeError as error:
             report(logging.WARNING, "there is no thread to close what was made too late", error=error)
 
-    def _wake(self, effect: Wake) -> None:
-        retry = Retry(effect.child, effect.incarnation)
+    def _wake(self, effect: StartTimer) -> None:
+        retry = BackoffElapsed(effect.child, effect.incarnation)
         try:
             self._timers[effect.child] = self._clock.call_later(effect.delay, lambda: self._put(retry))
         except RuntimeError:  # no thread for timers: an early restart is better than none
@@ -429,56 +433,60 @@ class Household:
 
     def close(self) -> None:
         """Let go of everything; of children that are still there, because the supervisor was lost, ask the end."""
-        self._stops.close()
-        for tenure in self.tenures:
-            tenure.cancel_timer()
-            if tenure.life is not None:
-                tenure.life.stop(tenure.patience())
+        self._throttle.close()
+        for incarnation in self.incarnations:
+            incarnation.cancel_timer()
+            if incarnation.adapter is not None:
+                incarnation.adapter.stop(incarnation.patience())
             else:
-                self._give_up_start(tenure)
+                self._give_up_start(incarnation)
         for timer in self._timers.values():
             timer.cancel()
-        self._crew.close()
-        self.directory.close()
+        self._threads.close()
+        self.registry.close()
         self.log.close()
 
     def _publish_changes(self) -> None:
-        roster = self.family.roster
+        roster = self.machine.roster
         while roster.touched:
             touched, roster.touched = roster.touched, {}
             for child_id in touched:
                 self._publish(child_id)
 
     def _publish(self, child_id: str) -> None:
-        child = self.family.roster.children.get(child_id)
+        child = self.machine.roster.children.get(child_id)
         if child is None or child.state is not ChildState.RESTARTING:
             timer = self._timers.pop(child_id, None)
             if timer is not None:
                 timer.cancel()
         if child is None:
-            self.directory.remove(child_id)
-            self.switch.forget(child_id)
+            self.registry.remove(child_id)
+            self.pause.forget(child_id)
             return
-        tenure = self._tenures.get(child.incarnation) if child.state.is_alive else None
-        if tenure is None:
-            self.directory.publish(child, None)
+        incarnation = self._incarnations.get(child.incarnation) if child.state.is_alive else None
+        if incarnation is None:
+            self.registry.publish(child, None)
         else:
-            self.directory.publish(child, tenure.life, tenure.beginning)
+            self.registry.publish(child, incarnation.adapter, incarnation.beginning)
 
-    def tenure_of(self, child_id: str) -> Tenure | None:
+    def incarnation_of(self, child_id: str) -> Incarnation | None:
         """Return the stay of a child; None if it is down."""
-        return self._tenures.get(self.family.roster.find(child_id).incarnation)
+        return self._incarnations.get(self.machine.roster.find(child_id).incarnation)
 
-    def _close(self, tenure: Tenure, cause: BaseException | None) -> None:
-        """Note that a tenure has ended."""
-        del self._tenures[tenure.incarnation]
-        tenure.cancel_timer()
-        self._stops.ended(tenure.incarnation)
-        self._wanted.pop(tenure.spec.id, None)
-        self._in_hand = () if tenure.life is None else tenure.life.in_hand()
-        result = self.directory.keep_result(tenure.spec.id, tenure.life, cause, tenure.stopping_for(self._clock))
-        if self._closing is not None:
-            self._closing.ended(tenure)
-        if self.family.phase is Phase.STOPPING:
-            was_to_be = tenure.spec.shutdown == "brutal_kill"
-            self.endings[tenure.spec.id] = result.model_copy(update={"abandoned": result.abandoned and not was_to_be})
+    def _close(self, incarnation: Incarnation, cause: BaseException | None) -> None:
+        """Note that a incarnation has ended."""
+        del self._incarnations[incarnation.number]
+        incarnation.cancel_timer()
+        self._throttle.ended(incarnation.number)
+        self._wanted.pop(incarnation.spec.id, None)
+        self._in_hand = () if incarnation.adapter is None else incarnation.adapter.in_hand()
+        result = self.registry.keep_result(
+            incarnation.spec.id, incarnation.adapter, cause, incarnation.stopping_for(self._clock)
+        )
+        if self._drain is not None:
+            self._drain.ended(incarnation)
+        if self.machine.phase is Phase.STOPPING:
+            was_to_be = incarnation.spec.shutdown == "brutal_kill"
+            self.endings[incarnation.spec.id] = result.model_copy(
+                update={"abandoned": result.abandoned and not was_to_be}
+            )

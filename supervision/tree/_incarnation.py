@@ -1,4 +1,4 @@
-"""`Tenure`: one child's stay with its supervisor, from the call of its factory to its end."""
+"""`Incarnation`: one child's stay with its supervisor, from the call of its factory to its end."""
 
 from __future__ import annotations
 
@@ -17,43 +17,43 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from loopwarden._blocking import Slot
-    from loopwarden._threads import Crew
+    from loopwarden._threads import ThreadCache
     from loopwarden._ticket import Ticket
     from loopwarden.actors import AbandonRequest, AbandonResult, ActorExit
     from loopwarden.clock import Clock, Timer
-    from loopwarden.supervision.tree._adapter import Life
+    from loopwarden.supervision.tree._adapter import ChildAdapter
     from loopwarden.supervision.tree._events import SupervisionEvent
     from loopwarden.supervision.tree._spec import ChildSpec
 
 __all__ = [
     "Abandoned",
+    "BackoffElapsed",
     "Beginning",
-    "Ended",
-    "Entered",
-    "FromBelow",
-    "LifeReport",
-    "Made",
+    "ChildEvent",
+    "ChildExited",
+    "ChildStarted",
+    "FactoryReturned",
+    "Incarnation",
+    "IncarnationReport",
     "Report",
     "Reporter",
-    "Retry",
-    "Tenure",
-    "TimedOut",
+    "StopTimedOut",
 ]
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class Made:
+class FactoryReturned:
     """The factory of a child has returned: a life, None for "not now", or what it raised."""
 
     incarnation: int
-    life: Life | None = None
+    adapter: ChildAdapter | None = None
     error: BaseException | None = None
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class Entered:
+class ChildStarted:
     """A child is running."""
 
     incarnation: int
@@ -61,7 +61,7 @@ class Entered:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Ended:
+class ChildExited:
     """A child has ended, or was abandoned."""
 
     incarnation: int
@@ -70,7 +70,7 @@ class Ended:
 
 @final
 @dataclass(frozen=True, slots=True)
-class TimedOut:
+class StopTimedOut:
     """A child did not start or stop in time."""
 
     incarnation: int
@@ -80,7 +80,7 @@ class TimedOut:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Retry:
+class BackoffElapsed:
     """The back-off of a child is over."""
 
     child: str
@@ -89,7 +89,7 @@ class Retry:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Hurry:
+class StopMore:
     """Children are slow to stop: those that have not been told are to be told now."""
 
 
@@ -105,14 +105,14 @@ class Abandoned:
 
 @final
 @dataclass(frozen=True, slots=True)
-class FromBelow:
+class ChildEvent:
     """Something has happened in a supervisor below."""
 
     event: SupervisionEvent
 
 
-LifeReport: TypeAlias = Made | Entered | Ended | TimedOut
-Report: TypeAlias = LifeReport | Retry | Hurry | Abandoned | FromBelow
+IncarnationReport: TypeAlias = FactoryReturned | ChildStarted | ChildExited | StopTimedOut
+Report: TypeAlias = IncarnationReport | BackoffElapsed | StopMore | Abandoned | ChildEvent
 
 
 @final
@@ -125,18 +125,18 @@ class Reporter:
 
     def entered(self) -> None:
         """Report that it runs."""
-        self._put(Entered(self._incarnation))
+        self._put(ChildStarted(self._incarnation))
 
     def ended(self, ended: ActorExit) -> None:
         """Report its end."""
-        self._put(Ended(self._incarnation, ended))
+        self._put(ChildExited(self._incarnation, ended))
 
 
 #: Seconds that a child has to stop, if its spec does not say.
-PATIENCE = 5.0
+STOP_TIMEOUT = 5.0
 #: Seconds that an actor has to end once it was abandoned, which takes it milliseconds; a supervisor has more, because
 #: it abandons its children first.
-LAST_SECONDS = 3.0
+ABANDON_GRACE = 3.0
 
 
 @final
@@ -154,15 +154,15 @@ class Beginning:
 
 @final
 @dataclass(slots=True, eq=False)
-class Tenure:
+class Incarnation:
     """One stay; only its supervisor's thread touches it."""
 
     spec: ChildSpec
-    incarnation: int
+    number: int
     #: Takes what is to be reported to the supervisor.
     put: Callable[[object], None]
     #: Nobody yet while the factory is at work.
-    life: Life | None = None
+    adapter: ChildAdapter | None = None
     #: Resolves when the factory has returned.
     made: Ticket[None] | None = None
     #: Since when it starts; None once it is up.
@@ -181,11 +181,11 @@ class Tenure:
     # Runs out when it has had its time to start, or to stop.
     _timer: Timer | None = None
     # What the factory has made, or that nobody waits for it any more, whichever comes first.
-    _outcome: Slot[Made | None] | None = None
+    _outcome: Slot[FactoryReturned | None] | None = None
 
-    def begin(self, crew: Crew, make: Callable[[], Life | None], clock: Clock) -> None:
+    def begin(self, threads: ThreadCache, make: Callable[[], ChildAdapter | None], clock: Clock) -> None:
         """Have the factory called, within the time that the spec allows."""
-        outcome: Slot[Made | None] = clock.blocking.slot()
+        outcome: Slot[FactoryReturned | None] = clock.blocking.slot()
         self._outcome = outcome
         beginning = self.beginning = Beginning(clock.monotonic(), self.spec.start_timeout)
         if self.spec.start_timeout is not None:
@@ -194,28 +194,28 @@ class Tenure:
         def job() -> None:
             beginning.thread_id = threading.get_ident()
             try:
-                made = Made(self.incarnation, make())
+                made = FactoryReturned(self.number, make())
             except BaseException as error:  # noqa: BLE001  isolates user code: it is why the start failed
                 describe(error)  # here, where other people's code may take its time
-                made = Made(self.incarnation, error=error)
+                made = FactoryReturned(self.number, error=error)
             if outcome.setdefault(0, made) is made:
                 self.put(made)
                 return
             text = "start of child %r, which was given up, has come to an end: %s"
             report(logging.WARNING, text, self.spec.id, "it raised" if made.error else "what it made is not used")
-            if made.life is not None:
-                made.life.discard()
+            if made.adapter is not None:
+                made.adapter.discard()
 
         try:
-            self.made = crew.submit(job)
+            self.made = threads.submit(job)
         except RuntimeError as error:  # no thread for it
-            self.put(Made(self.incarnation, error=error))
+            self.put(FactoryReturned(self.number, error=error))
 
-    def give_up_start(self) -> Life | None:
+    def give_up_start(self) -> ChildAdapter | None:
         """Let whatever the factory may still make be discarded; return what it has made just now."""
         assert self._outcome is not None, "it has begun"
         made = self._outcome.setdefault(0, None)
-        return None if made is None else made.life
+        return None if made is None else made.adapter
 
     def enter(self) -> None:
         """Note that it is up."""
@@ -232,14 +232,14 @@ class Tenure:
         """Return the stack of the thread that starts it; None if it is up."""
         if self.beginning is None:
             return None
-        return stack_of(self.beginning.thread_id if self.life is None else self.life.thread_id)
+        return stack_of(self.beginning.thread_id if self.adapter is None else self.adapter.thread_id)
 
-    def launch(self, life: Life) -> None:
+    def launch(self, adapter: ChildAdapter) -> None:
         """Begin a life."""
-        if life.is_supervisor:
+        if adapter.is_supervisor:
             self.end_start()
-        life.forward_events(lambda event: self.put(FromBelow(event)))
-        life.launch(Reporter(self.incarnation, self.put))
+        adapter.forward_events(lambda event: self.put(ChildEvent(event)))
+        adapter.launch(Reporter(self.number, self.put))
 
     def stop(self, wanted: float, clock: Clock, most: float = math.inf) -> None:
         """Ask for the end, within what the spec allows, or ``wanted`` seconds if that is more, but never ``most``."""
@@ -247,12 +247,12 @@ class Tenure:
         if self.stopping_since is None:
             self.stopping_since = clock.monotonic()
         patience = min(self.patience(wanted), most)
-        if self.life is not None:
+        if self.adapter is not None:
             # A supervisor below is not cut short, but its children are told how long they have.
-            self.life.stop(wanted if self.is_supervisor else patience)
+            self.adapter.stop(wanted if self.is_supervisor else patience)
         if patience != math.inf:
             self.set_timer(patience, clock)
-        elif self.life is not None:  # a factory that hangs has still its time to start
+        elif self.adapter is not None:  # a factory that hangs has still its time to start
             self.cancel_timer()
 
     def set_timer(self, seconds: float, clock: Clock, what: str = "stop") -> None:
@@ -263,19 +263,19 @@ class Tenure:
             self._timer = clock.call_later(seconds, lambda: self.put(timed_out))
         except RuntimeError as error:  # no thread for timers
             report(logging.WARNING, "the %s of child %r has no time-out", what, self.spec.id, error=error)
-            if self.life is None and self.is_stopping:  # a factory that hangs would never be heard of again
+            if self.adapter is None and self.is_stopping:  # a factory that hangs would never be heard of again
                 self.put(timed_out)
 
     def wait_for_the_end(self, clock: Clock) -> None:
         """Report it once more if it does not end although it was abandoned, because its actor hangs too."""
         self.cancel_timer()
-        timed_out, seconds = self.time_out(), LAST_SECONDS * (5 if self.is_supervisor else 1)
+        timed_out, seconds = self.time_out(), ABANDON_GRACE * (5 if self.is_supervisor else 1)
         with suppress(RuntimeError):  # no thread for timers: then it is waited for
             self._timer = clock.call_later(seconds, lambda: self.put(timed_out))
 
-    def time_out(self) -> TimedOut:
+    def time_out(self) -> StopTimedOut:
         """Return what is reported when its time is over, as things are now."""
-        return TimedOut(self.incarnation, self.alarm)
+        return StopTimedOut(self.number, self.alarm)
 
     def cancel_timer(self) -> None:
         """Note that it has ended in time, or has another time-out."""
@@ -289,7 +289,7 @@ class Tenure:
 
     def result_so_far(self, clock: Clock) -> ShutdownResult:
         """Say how it stands with one that has not ended."""
-        in_hand = () if self.life is None else self.life.in_hand()
+        in_hand = () if self.adapter is None else self.adapter.in_hand()
         fates = tuple(MessageFate(message_id=each.message_id, fate="extended") for each in in_hand)
         return ShutdownResult(
             loop_name=self.spec.id, clean_shutdown=False, duration=self.stopping_for(clock), fates=fates
@@ -298,7 +298,7 @@ class Tenure:
     @property
     def is_supervisor(self) -> bool:
         """True if it has children of its own."""
-        return self.life is not None and self.life.is_supervisor
+        return self.adapter is not None and self.adapter.is_supervisor
 
     def patience(self, wanted: float = 0.0) -> float:
         """Return the seconds that it has to stop."""
@@ -306,4 +306,4 @@ class Tenure:
             return max(self.spec.shutdown, wanted)
         if self.is_supervisor:
             return math.inf
-        return max(PATIENCE, wanted)
+        return max(STOP_TIMEOUT, wanted)

@@ -1,4 +1,4 @@
-"""`Switch`: whether a supervisor's children take messages, also those that are started later."""
+"""`TreePause`: whether a supervisor's children take messages, also those that are started later."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from loopwarden.clock import Clock
-    from loopwarden.supervision.tree._incarnation import Tenure
+    from loopwarden.supervision.tree._incarnation import Incarnation
 
-__all__ = ["IntakeRequest", "Switch"]
+__all__ = ["IntakeRequest", "TreePause"]
 
 IntakeRequest: TypeAlias = PauseRequest | DrainRequest | ResumeRequest
 
 
 @final
-class Switch:
+class TreePause:
     """Belongs to one supervisor's thread; nothing here blocks it."""
 
     def __init__(self, name: str, clock: Clock) -> None:
@@ -43,16 +43,16 @@ class Switch:
         """Forget a child that is gone."""
         self._but.discard(child_id)
 
-    def turn(self, request: IntakeRequest, tenures: Iterable[Tenure]) -> Ticket[IntakeStatus]:
+    def turn(self, request: IntakeRequest, incarnations: Iterable[Incarnation]) -> Ticket[IntakeStatus]:
         """Pass a request on to all children; the ticket resolves when all have answered."""
         self._refuse_late(request)
         self._is_all_off = not isinstance(request, ResumeRequest)
         self._but.clear()
         began = self._clock.monotonic()
         answers = [
-            _answer_of(tenure.spec.id, ref.send(_without_ticket(request)), self._clock)
-            for tenure in tenures
-            if (ref := _told(tenure)) is not None
+            _answer_of(incarnation.spec.id, ref.send(_without_ticket(request)), self._clock)
+            for incarnation in incarnations
+            if (ref := _told(incarnation)) is not None
         ]
 
         def total() -> IntakeStatus:
@@ -70,10 +70,10 @@ class Switch:
 
         return when_all(answers, self._clock.blocking).map(lambda _: total())
 
-    def turn_one(self, child_id: str, request: IntakeRequest, tenure: Tenure | None) -> Ticket[IntakeStatus]:
+    def turn_one(self, child_id: str, request: IntakeRequest, incarnation: Incarnation | None) -> Ticket[IntakeStatus]:
         """Pass a request on to one child; if it is not there just now, it holds for its next life."""
-        ref = None if tenure is None else _told(tenure)
-        if tenure is not None and tenure.life is not None and ref is None:
+        ref = None if incarnation is None else _told(incarnation)
+        if incarnation is not None and incarnation.adapter is not None and ref is None:
             raise UnsupportedRequestError(f"child {child_id!r}", type(request).__name__, "it takes no messages")
         self._refuse_late(request)
         if self._is_all_off == isinstance(request, ResumeRequest):
@@ -91,9 +91,9 @@ class Switch:
             raise UnsupportedRequestError(f"Supervisor {self._name!r}", "ResumeRequest", "it is being shut down")
 
 
-def _told(tenure: Tenure) -> ControlRef | None:
+def _told(incarnation: Incarnation) -> ControlRef | None:
     """Return whom to tell: loops, and supervisors."""
-    ref: object = None if tenure.life is None else tenure.life.ref
+    ref: object = None if incarnation.adapter is None else incarnation.adapter.ref
     return ref if isinstance(ref, LoopRef) or (isinstance(ref, ControlRef) and ref.has_children) else None
 
 

@@ -1,4 +1,4 @@
-"""`Directory`: what others see of a supervisor's children: their refs, who is behind them, how their ends went."""
+"""`ChildRegistry`: what others see of a supervisor's children: their refs, who is behind them, how their ends went."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from loopwarden._ticket import write
 from loopwarden.actors import ActorExit, ShutdownResult
 from loopwarden.errors import ChildUnavailableError, LoopAbandonedError
 from loopwarden.supervision.policy._child import ChildState
-from loopwarden.supervision.tree._child_ref import ChildRef, Occupant, Seat
+from loopwarden.supervision.tree._child_ref import ChildRef, ChildSlot, ChildView
 from loopwarden.supervision.tree._requests import ChildCounts, ChildInfo
 
 if TYPE_CHECKING:
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
     from loopwarden.actors import ControlRef
     from loopwarden.clock import Clock
     from loopwarden.supervision.policy._child import Child
-    from loopwarden.supervision.tree._adapter import Life
+    from loopwarden.supervision.tree._adapter import ChildAdapter
     from loopwarden.supervision.tree._incarnation import Beginning
 
-__all__ = ["Directory"]
+__all__ = ["ChildRegistry"]
 
 
 @final
-class Directory:
+class ChildRegistry:
     """Kept by one supervisor's thread."""
 
     def __init__(self, supervisor: ControlRef, clock: Clock) -> None:
         self._supervisor = supervisor
         self._clock = clock
         #: The place of each child, by its id.
-        self.seats: dict[str, Seat] = {}
+        self.slots: dict[str, ChildSlot] = {}
         self._refs: dict[str, ChildRef] = {}
         self._results: dict[str, ShutdownResult] = {}
         self._causes: dict[str, BaseException | None] = {}
@@ -42,9 +42,9 @@ class Directory:
         """Return the stable ref of a child; None if there is no such child."""
         return self._refs.get(child_id)
 
-    def is_current(self, seat: Seat) -> bool:
-        """Say whether a seat is still one of a child here, and not of an earlier one of the same id."""
-        return self.seats.get(seat.child) is seat
+    def is_current(self, slot: ChildSlot) -> bool:
+        """Say whether a slot is still one of a child here, and not of an earlier one of the same id."""
+        return self.slots.get(slot.child) is slot
 
     def info(self, child: Child) -> ChildInfo:
         """Return a picture of a child."""
@@ -69,32 +69,32 @@ class Directory:
             workers=len(children) - supervisors,
         )
 
-    def publish(self, child: Child, life: Life | None, beginning: Beginning | None = None) -> None:
+    def publish(self, child: Child, adapter: ChildAdapter | None, beginning: Beginning | None = None) -> None:
         """Let the ref of a child know who is behind it."""
-        seat = self.seats.get(child.id)
-        if seat is None:
-            seat = self.seats[child.id] = Seat(child.id, self._clock)
-            self._refs[child.id] = ChildRef(seat, self._supervisor)
-        seat.occupant = Occupant(child.state, life, child.retry_at, child.restarts, child.last_error, beginning)
-        if child.state is ChildState.UP and not seat.ready.is_ready():
-            write(seat.ready)
+        slot = self.slots.get(child.id)
+        if slot is None:
+            slot = self.slots[child.id] = ChildSlot(child.id, self._clock)
+            self._refs[child.id] = ChildRef(slot, self._supervisor)
+        slot.occupant = ChildView(child.state, adapter, child.retry_at, child.restarts, child.last_error, beginning)
+        if child.state is ChildState.UP and not slot.ready.is_ready():
+            write(slot.ready)
 
     def remove(self, child_id: str) -> None:
         """Let the ref of a child know that there will be nobody any more."""
-        seat = self.seats.pop(child_id, None)
-        if seat is None:
+        slot = self.slots.pop(child_id, None)
+        if slot is None:
             return
         del self._refs[child_id]
         self._gone.append(child_id)
         error = self._causes.pop(child_id, None)
-        seat.occupant = Occupant(ChildState.DOWN, error=error, restarts=seat.occupant.restarts)
-        if not seat.ready.is_ready():
-            write(seat.ready, error=ChildUnavailableError(child_id, ChildState.DOWN))
-        write(seat.ended, ActorExit(child_id, error, asked=True))
+        slot.occupant = ChildView(ChildState.DOWN, error=error, restarts=slot.occupant.restarts)
+        if not slot.ready.is_ready():
+            write(slot.ready, error=ChildUnavailableError(child_id, ChildState.DOWN))
+        write(slot.ended, ActorExit(child_id, error, asked=True))
 
     def close(self) -> None:
         """Do that with all of them."""
-        for child_id in tuple(self.seats):
+        for child_id in tuple(self.slots):
             self.remove(child_id)
 
     def last_result(self, child_id: str) -> ShutdownResult:
@@ -125,10 +125,10 @@ class Directory:
             self.forget_result(self._gone.pop())
 
     def keep_result(
-        self, child_id: str, life: Life | None, cause: BaseException | None, duration: float
+        self, child_id: str, adapter: ChildAdapter | None, cause: BaseException | None, duration: float
     ) -> ShutdownResult:
         """Remember how an end went, in the child's own words if it tells."""
-        result = (None if life is None else life.result()) or self.result_of(child_id, cause, duration=duration)
+        result = (None if adapter is None else adapter.result()) or self.result_of(child_id, cause, duration=duration)
         self._results[child_id] = result
         self._causes[child_id] = cause
         return result

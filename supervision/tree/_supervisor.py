@@ -25,15 +25,15 @@ from loopwarden.actors import (
     ShutdownRequest,
     ShutdownResult,
 )
-from loopwarden.actors.loop._messages import StopSoon
+from loopwarden.actors.loop._messages import StopCast
 from loopwarden.actors.runtime._request import MessageKinds
 from loopwarden.clock import Clock, resolve_clock
 from loopwarden.errors import SupervisionError
 from loopwarden.supervision.policy._machine import Phase
 from loopwarden.supervision.tree._child_ref import ForChild
-from loopwarden.supervision.tree._child_requests import ERRANDS, Errands, Reception, answer_for_one_that_is_gone
-from loopwarden.supervision.tree._drain import CloseDown, Conducted
-from loopwarden.supervision.tree._executor import Household
+from loopwarden.supervision.tree._child_requests import CHILD_REQUESTS, ChildRequests, answer_for_one_that_is_gone
+from loopwarden.supervision.tree._drain import BeginDrain, ShutdownDelegate
+from loopwarden.supervision.tree._executor import EffectExecutor
 from loopwarden.supervision.tree._incarnation import Report
 from loopwarden.supervision.tree._requests import EventsRequest, SubscribeRequest, UnsubscribeRequest
 from loopwarden.supervision.tree._spec import SupervisorOptions, SupervisorSpec
@@ -51,9 +51,9 @@ _MESSAGES = MessageKinds(
     ForChild,
     HealthCheckRequest,
     ShutdownRequest,
-    StopSoon,
+    StopCast,
     ShutdownConfirmRequest,
-    CloseDown,
+    BeginDrain,
     PauseRequest,
     DrainRequest,
     ResumeRequest,
@@ -61,8 +61,8 @@ _MESSAGES = MessageKinds(
     EventsRequest,
     SubscribeRequest,
     UnsubscribeRequest,
-    Conducted,
-    *ERRANDS,
+    ShutdownDelegate,
+    *CHILD_REQUESTS,
 )
 
 _STATES = {
@@ -98,7 +98,7 @@ class Supervisor(ControlActor):
         self.name = name
         super().__init__(clock=clock)
         self._thread_name = f"{name}-supervisor"
-        self._household = Household(
+        self._executor = EffectExecutor(
             self.spec,
             clock,
             self.actor_ref,
@@ -106,12 +106,11 @@ class Supervisor(ControlActor):
             ready=lambda: write(self.ready),
             finish=self._end,
         )
-        self.actor_ref.seats = self._household.directory.seats
+        self.actor_ref.slots = self._executor.registry.slots
         self._final: Ticket[ShutdownResult] = Ticket(clock.blocking)
-        self._conductor: Conducted | None = None
+        self._delegate: ShutdownDelegate | None = None
         self._stopping_since: float | None = None
-        self._errands = Errands(self._household, clock)
-        self._reception = Reception(self._errands, clock, self._tell_itself)
+        self._child_requests = ChildRequests(self._executor, clock, self._tell_itself)
 
     @classmethod
     @override
@@ -173,15 +172,15 @@ class Supervisor(ControlActor):
 
     def pause_at_start(self) -> None:
         """Let nobody below take messages until a `ResumeRequest`; called before the launch."""
-        self._household.switch.turn_off()
+        self._executor.pause.turn_off()
 
     def forward_events(self, listener: Callable[[SupervisionEvent], object]) -> None:
         """Have each event told to the supervisor above; called by it, before the launch."""
-        self._household.log.forward = listener
+        self._executor.log.forward = listener
 
     @override
     def on_start(self) -> None:
-        self._household.begin()
+        self._executor.begin()
 
     @override
     def _handle_receive(self, message: Any) -> Any:
@@ -198,58 +197,52 @@ class Supervisor(ControlActor):
             return Deferred(refused)
 
     @override
-    def on_receive(self, message: object) -> object:  # noqa: C901, PLR0911  one answer for each request
+    def on_receive(self, message: object) -> object:  # noqa: C901, PLR0911, PLR0912  one answer for each request
         if message in _REPORTS:
-            self._household.report(cast("Report", message))
+            self._executor.report(cast("Report", message))
             return None
         known = _MESSAGES.recognize(message)
         match known:
             case None:
-                raise self._errands.unsupported(message, "it is no request of a supervisor")
-            case ForChild():
-                return self._reception.answer(known)
+                raise self._child_requests.unsupported(message, "it is no request of a supervisor")
             case HealthCheckRequest():
                 return self._health()
             case ShutdownRequest():
                 return self._shut_down(known.timeout)
-            case StopSoon():
+            case StopCast():
                 self._was_asked = True
                 self._begin_stop(known.timeout)
                 return None
             case ShutdownConfirmRequest():
                 return Deferred(self._final)
-            case CloseDown():
+            case BeginDrain():
                 self._was_asked = True
                 self._note_stop()
-                self._household.close_down(known)
+                self._executor.close_down(known)
                 return None
             case PauseRequest() | DrainRequest() | ResumeRequest():
-                return Deferred(self._household.switch.turn(known, self._household.tenures))
+                return Deferred(self._executor.pause.turn(known, self._executor.incarnations))
             case AbandonRequest():
-                self._household.kill(known.reason)
+                self._executor.kill(known.reason)
                 return AbandonResult(abandoned=True)
-            case _:
-                return self._for_others(known)
-
-    def _for_others(self, message: object) -> object:
-        log = self._household.log
-        match message:
             case EventsRequest():
-                return log.kept
+                return self._executor.log.kept
             case SubscribeRequest():
-                log.subscribe(message.listener)
+                self._executor.log.subscribe(known.listener)
+                return None
             case UnsubscribeRequest():
-                log.unsubscribe(message.listener)
-            case Conducted():
-                self._conductor = message
+                self._executor.log.unsubscribe(known.listener)
+                return None
+            case ShutdownDelegate():
+                self._delegate = known
+                return None
             case _:
-                return self._errands.answer(message)
-        return None
+                return self._child_requests.answer(known)
 
     # Itself.
 
     def _health(self, error: BaseException | None = None) -> HealthStatus:
-        phase = self._household.family.phase
+        phase = self._executor.machine.phase
         state = LoopState.FAILED if error is not None else _STATES[phase]
         return HealthStatus(
             loop_name=self.name,
@@ -258,17 +251,17 @@ class Supervisor(ControlActor):
             last_heartbeat=None,
             heartbeat_age=None,
             polled=phase is not Phase.STARTING,
-            restarts=self._household.family.restarts,
+            restarts=self._executor.machine.restarts,
             unclaimed_replies=self.unclaimed_replies,
             error=None if error is None else describe(error),
         )
 
     def _shut_down(self, timeout: float) -> Deferred:
         self._was_asked = True
-        if self._conductor is None:
+        if self._delegate is None:
             self._begin_stop(timeout)
         else:
-            self._conductor.shut_down(timeout)  # it says when to stop, by a `StopSoon`
+            self._delegate.shut_down(timeout)  # it says when to stop, by a `StopCast`
         late = self._result
         return Deferred(
             in_time(self._final, timeout, lambda: late(clean=False), self.clock, f"the shutdown of {self._actor_ref}")
@@ -280,15 +273,15 @@ class Supervisor(ControlActor):
 
     def _begin_stop(self, budget: float) -> None:
         self._note_stop()
-        self._household.stop(budget)
+        self._executor.stop(budget)
 
     def _note_stop(self) -> None:
         if self._stopping_since is None:
             self._stopping_since = self.clock.monotonic()
 
     def _result(self, *, clean: bool, error: BaseException | None = None) -> ShutdownResult:
-        since, children = self._stopping_since, self._household.results()
-        unclean = [child.loop_name for child in self._household.endings.values() if not child.clean_shutdown]
+        since, children = self._stopping_since, self._executor.results()
+        unclean = [child.loop_name for child in self._executor.endings.values() if not child.clean_shutdown]
         text = f"not stopped cleanly: {', '.join(unclean)}" if unclean else None
         return ShutdownResult(
             loop_name=self.name,
@@ -300,13 +293,13 @@ class Supervisor(ControlActor):
         )
 
     @override
-    def _epilogue(self, cause: BaseException | None) -> Callable[[object], object]:
-        self._household.close()
+    def _answers_after_end(self, cause: BaseException | None) -> Callable[[object], object]:
+        self._executor.close()
         status = self._health(cause)
         result = self._result(clean=cause is None, error=cause)
         write(self._final, result)
-        events = self._household.log.kept
-        refuse = super()._epilogue(cause)
+        events = self._executor.log.kept
+        refuse = super()._answers_after_end(cause)
 
         def answer(message: object) -> object:
             known = _MESSAGES.recognize(message)

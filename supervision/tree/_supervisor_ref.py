@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pykka
 
     from loopwarden.supervision.policy._child import ChildState
-    from loopwarden.supervision.tree._child_ref import ChildRef, Seat
+    from loopwarden.supervision.tree._child_ref import ChildRef, ChildSlot
     from loopwarden.supervision.tree._events import SupervisionEvent
     from loopwarden.supervision.tree._spec import ChildSpec
     from loopwarden.supervision.tree._supervisor import Supervisor
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["SupervisorRef"]
 
 #: Seconds that a supervisor, which never blocks, has to answer: it only matters when something is badly wrong.
-PATIENCE = 30.0
+ANSWER_TIMEOUT = 30.0
 
 
 class SupervisorRef(ControlRef):
@@ -42,13 +42,13 @@ class SupervisorRef(ControlRef):
         #: True once `wait` has raised what ended the supervisor.
         self.has_told = False
         #: Where its children are; kept by the supervisor, and only looked at here.
-        self.seats: dict[str, Seat] | None = None
+        self.slots: dict[str, ChildSlot] | None = None
         super().__init__(actor)
 
     def glimpse(self) -> tuple[tuple[str, ChildState, pykka.ActorRef[Any] | None], ...]:
         """Return each child's id, its state, and who is behind it now, without asking: for when nobody answers."""
-        seats = () if self.seats is None else tuple(self.seats.values())
-        return tuple((seat.child, seat.occupant.state, seat.ref) for seat in seats)
+        slots = () if self.slots is None else tuple(self.slots.values())
+        return tuple((slot.child, slot.occupant.state, slot.ref) for slot in slots)
 
     @property
     @override
@@ -75,11 +75,11 @@ class SupervisorRef(ControlRef):
         """
         return self.send(ResizeRequest(size=size)).wait(timeout)
 
-    def children(self, timeout: float | None = PATIENCE) -> tuple[ChildInfo, ...]:
+    def children(self, timeout: float | None = ANSWER_TIMEOUT) -> tuple[ChildInfo, ...]:
         """Return which children there are."""
         return self.send(WhichChildrenRequest()).wait(timeout)
 
-    def child(self, child_id: str, timeout: float | None = PATIENCE) -> ChildRef:
+    def child(self, child_id: str, timeout: float | None = ANSWER_TIMEOUT) -> ChildRef:
         """Return the stable ref of a child.
 
         Raises:
@@ -87,7 +87,7 @@ class SupervisorRef(ControlRef):
         """
         return self.send(WhichChildRequest(id=child_id)).wait(timeout).ref
 
-    def events(self, timeout: float | None = PATIENCE) -> tuple[SupervisionEvent, ...]:
+    def events(self, timeout: float | None = ANSWER_TIMEOUT) -> tuple[SupervisionEvent, ...]:
         """Return the last events, oldest first."""
         return self.send(EventsRequest()).wait(timeout)
 

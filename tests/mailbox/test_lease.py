@@ -112,8 +112,8 @@ class Foreign:
 def test_beat_raises_nothing_of_a_foreign_back_end_and_extends_the_lease_with_the_next_one() -> None:
     clock = FakeClock()
     _, message, heartbeat = leased(clock, 10)
-    foreign = Foreign(message.courier)
-    message.courier = cast("Any", foreign)
+    foreign = Foreign(message.settler)
+    message.settler = cast("Any", foreign)
 
     with LeaseExtender(message, heartbeat, lease=10, clock=clock) as extender:
         clock.advance(6)
@@ -129,7 +129,7 @@ def test_beat_raises_nothing_of_a_foreign_back_end_and_extends_the_lease_with_th
 def test_extend_until_raises_nothing_of_a_foreign_back_end() -> None:
     clock = FakeClock()
     _, message, heartbeat = leased(clock, 10)
-    message.courier = cast("Any", Foreign(message.courier))
+    message.settler = cast("Any", Foreign(message.settler))
 
     with LeaseExtender(message, heartbeat, lease=10, clock=clock) as extender:
         extender.extend_until(clock.monotonic() + 30)

@@ -70,7 +70,7 @@ class ModelChild:
     spec: ChildSpec
     is_running: bool = False
     #: Somebody took it down, so only somebody brings it up: the one agreed difference to Erlang.
-    is_held_down: bool = False
+    is_terminated: bool = False
     inner: ModelSupervisor | None = None
 
 
@@ -187,7 +187,7 @@ class ModelSupervisor:
         dropped = [each for each in group if each.spec.restart == "temporary"]
         self.children = [each for each in self.children if each not in dropped]
         for each in group:
-            if each not in dropped and not each.is_held_down and not self.start(each):
+            if each not in dropped and not each.is_terminated and not self.start(each):
                 return each
         return None
 
@@ -211,7 +211,7 @@ class ModelSupervisor:
         if child is None:
             return "ChildNotFoundError"
         self.terminate(child)
-        child.is_held_down = True
+        child.is_terminated = True
         if child.spec.restart == "temporary":
             self.children.remove(child)
         return "done"
@@ -223,7 +223,7 @@ class ModelSupervisor:
         if child.is_running:
             return "ChildBusyError"
         # If it fails, whoever asked has it in hand.
-        child.is_held_down = False
+        child.is_terminated = False
         return "done" if self.start(child) else "StartFailed"
 
     def delete_child(self, child_id: str) -> str:

@@ -67,7 +67,7 @@ def test_a_wait_without_a_time_out_sets_no_timer() -> None:
 
 
 def test_wait_timers_says_that_a_timer_never_came(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_fake_clock, "_PATIENCE", 0.001)
+    monkeypatch.setattr(_fake_clock, "_REST_TIMEOUT", 0.001)
 
     with pytest.raises(TimeoutError, match="had not 2 timers"):
         FakeClock().wait_timers(2)

@@ -107,7 +107,7 @@ def test_a_shutdown_that_takes_too_long_says_so() -> None:
 
 
 def test_a_hold_that_nobody_reaches_or_releases_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_hold, "_PATIENCE", 0.001)
+    monkeypatch.setattr(_hold, "_HOLD_TIMEOUT", 0.001)
     hold = Hold()
 
     with pytest.raises(TimeoutError, match="nobody reached"):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["FakeClock"]
 
 #: Real seconds after which a test is given up; it only matters when the test fails.
-_PATIENCE = 60.0
+_REST_TIMEOUT = 60.0
 
 
 @final
@@ -81,7 +81,7 @@ class FakeClock:
         """
         if self._wait_rest is None:
             raise TypeError(f"{self._blocking!r} cannot tell whether its threads are at rest")
-        self._wait_rest(_PATIENCE)
+        self._wait_rest(_REST_TIMEOUT)
 
     def advance(self, seconds: float) -> None:
         """Move time forward, and do on the way what is due; return when all is done, and all threads are at rest.
@@ -110,7 +110,7 @@ class FakeClock:
 
     def _rest(self) -> None:
         if self._wait_rest is not None:
-            self._wait_rest(_PATIENCE)
+            self._wait_rest(_REST_TIMEOUT)
 
     def wait(self, gate: Gate, timeout: float | None) -> bool:
         """Block until the gate opens or `advance` has passed ``timeout``."""
@@ -147,8 +147,8 @@ class FakeClock:
             self._watchers.append(watcher)
         try:
             # Registered first, looked second: a timer set in between opens the gate.
-            if len(self._timers) < count and not gate.wait(_PATIENCE):
-                raise TimeoutError(f"{self!r} had not {count} timers after {_PATIENCE} real seconds")
+            if len(self._timers) < count and not gate.wait(_REST_TIMEOUT):
+                raise TimeoutError(f"{self!r} had not {count} timers after {_REST_TIMEOUT} real seconds")
         finally:
             with self._lock:
                 self._watchers.remove(watcher)

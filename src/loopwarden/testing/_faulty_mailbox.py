@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from loopwarden._blocking import Blocking
     from loopwarden.clock import Clock
     from loopwarden.mailbox import Capabilities, DeadLetter, DeadLetters, Mailbox, Message, Reaped, Token
-    from loopwarden.mailbox._message import Courier
+    from loopwarden.mailbox._message import Settler
 
 __all__ = ["FaultyMailbox"]
 
@@ -77,8 +77,8 @@ class FaultyMailbox(Generic[T, R]):
         if message_id not in self._held:
             raise LookupError(f"nobody holds {self._known(message_id)}")
         held, _ = self._held.pop(message_id)
-        courier = held.courier.inner if isinstance(held.courier, _Watching) else held.courier
-        courier.settle_extend(cast("Any", held), 0)  # also while the broker is away: leases end without a connection
+        settler = held.settler.inner if isinstance(held.settler, _Watching) else held.settler
+        settler.settle_extend(cast("Any", held), 0)  # also while the broker is away: leases end without a connection
         self._mailbox.reap()
         self._look_for_letters()
 
@@ -185,7 +185,7 @@ class FaultyMailbox(Generic[T, R]):
             self._held[message.id] = (message, place)
             self.note_lease(message.id, visibility_timeout)
             self._received[message.id] = self._received.get(message.id, 0) + 1
-            message.courier = _Watching(message.courier, self)
+            message.settler = _Watching(message.settler, self)
         self._look_for_letters()
         return messages
 
@@ -198,14 +198,14 @@ class FaultyMailbox(Generic[T, R]):
         """Acknowledge all in one step; return those that were over."""
         self._check()
         wanted = list(messages)
-        watching = [(message, message.courier) for message in wanted if isinstance(message.courier, _Watching)]
-        for message, courier in watching:
-            message.courier = courier.inner  # by which the mailbox knows its own
+        watching = [(message, message.settler) for message in wanted if isinstance(message.settler, _Watching)]
+        for message, settler in watching:
+            message.settler = settler.inner  # by which the mailbox knows its own
         try:
             late = self._mailbox.acknowledge_many(wanted)
         finally:
-            for message, courier in watching:
-                message.courier = courier
+            for message, settler in watching:
+                message.settler = settler
         for message in wanted:
             if message not in late:
                 self.note_acknowledged(message.id)
@@ -331,7 +331,7 @@ class _FateTicket(Ticket[T]):
 class _Watching:
     """The back end's side of a message, with somebody watching."""
 
-    def __init__(self, inner: Courier, mailbox: FaultyMailbox[Any, Any]) -> None:
+    def __init__(self, inner: Settler, mailbox: FaultyMailbox[Any, Any]) -> None:
         self.inner = inner
         self._mailbox = mailbox
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["Hold"]
 
 #: Real seconds after which a hold gives up; it only matters when the test fails.
-_PATIENCE = 60.0
+_HOLD_TIMEOUT = 60.0
 
 
 @final
@@ -36,7 +36,7 @@ class Hold:
         """Stop here until the release; then return ``"released"``."""
         write(self._reached)
         if not _wait(self._released):
-            raise TimeoutError(f"nobody released the hold in {_PATIENCE:g} real seconds")
+            raise TimeoutError(f"nobody released the hold in {_HOLD_TIMEOUT:g} real seconds")
         return "released"
 
     def wait_reached(self) -> None:
@@ -46,7 +46,7 @@ class Hold:
             TimeoutError: if that does not happen in a real minute.
         """
         if not _wait(self._reached):
-            raise TimeoutError(f"nobody reached the hold in {_PATIENCE:g} real seconds")
+            raise TimeoutError(f"nobody reached the hold in {_HOLD_TIMEOUT:g} real seconds")
 
     def release(self) -> None:
         """Let everybody go on, now and from now on."""
@@ -75,4 +75,4 @@ def _wait(ticket: Ticket[None]) -> bool:
     gate = seam.gate()
     ticket.on_ready(gate.open)
     # In a simulation a hold is for ever, if the test says so: hours may pass there in a moment.
-    return gate.wait(None if seam.is_virtual else _PATIENCE)
+    return gate.wait(None if seam.is_virtual else _HOLD_TIMEOUT)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["Probe"]
 
 #: Seconds that a message may take: real ones, which only matter when a test fails, or simulated ones.
-PATIENCE = 60.0
+PROBE_TIMEOUT = 60.0
 
 
 @final
@@ -64,7 +64,7 @@ class Probe:
         #: Whom to speak to.
         self.ref: ControlRef = _ProbeActor(self._hear, clock).launch()
 
-    def expect(self, expected: object, timeout: float = PATIENCE) -> Any:
+    def expect(self, expected: object, timeout: float = PROBE_TIMEOUT) -> Any:
         """Return the next message, which must be equal to ``expected``, or of that type if it is one.
 
         Raises:
@@ -74,7 +74,7 @@ class Probe:
         assert _fits(message, expected), f"the probe expected {expected!r}, and was told {message!r}"
         return message
 
-    def expect_in_any_order(self, *expected: object, timeout: float = PATIENCE) -> list[Any]:
+    def expect_in_any_order(self, *expected: object, timeout: float = PROBE_TIMEOUT) -> list[Any]:
         """Return the next messages, one for each of ``expected``, in the order in which they came.
 
         Raises:

@@ -257,15 +257,15 @@ def test_a_supervised_session_is_taken_by_its_stable_ref(tmp_path: Path) -> None
     samples: InMemoryMailbox[Any, Any] = InMemoryMailbox("samples", body=Sample, reply=EvalResult)
     results: InMemoryMailbox[Any, Any] = InMemoryMailbox("results", body=EvalResult)
     samples.send(Sample(id="one", input=1, expected=2))
-    boss = Supervisor.start("boss", children=[spec])
-    session = boss.child("eval")
+    supervisor = Supervisor.start("boss", children=[spec])
+    session = supervisor.child("eval")
     assert session.ready.wait_ready(60)
     _, loop = evaluation(session, samples, results)
 
     loop.run(max_iterations=1)
 
     assert [message.body.score for message in results.receive()] == [1.0]
-    boss.stop(timeout=60)
+    supervisor.stop(timeout=60)
 
 
 def test_a_session_without_the_slice_is_refused_before_anything_is_run() -> None:

@@ -424,10 +424,10 @@ def test_health_tells_whether_every_worker_has_looked_for_messages(jobs: Box, cl
     loop = MailboxLoop(jobs, lambda message: None, concurrency=2, clock=clock)
     first, second = loop.progress
     first.polling()
-    one_of_two = LoopActor(loop, clock=clock).vitals.polled
+    one_of_two = LoopActor(loop, clock=clock).health.polled
     second.polling()
 
-    assert (one_of_two, LoopActor(loop, clock=clock).vitals.polled) == (False, True)
+    assert (one_of_two, LoopActor(loop, clock=clock).health.polled) == (False, True)
 
 
 def test_health_shows_every_workers_message(jobs: Box, clock: FakeClock) -> None:

@@ -441,7 +441,7 @@ def test_a_zombie_is_refused_whatever_it_does(jobs: Box, clock: FakeClock) -> No
                 return
             hold()
             copy: Mail = Message(
-                message.courier, message.record, message.body, message.delivery_count, message.receipt, message.token
+                message.settler, message.record, message.body, message.delivery_count, message.receipt, message.token
             )
             errors: list[str] = []
             for act in (copy.acknowledge, copy.nack, lambda: copy.extend_visibility(60), copy.put_back):
@@ -798,8 +798,8 @@ def test_a_loop_that_is_given_up_twice_is_one_zombie(jobs: Box) -> None:
 class SlowCourier:
     """The back end's side of a message, with a hold before it takes one back."""
 
-    def __init__(self, courier: Any, hold: Hold) -> None:
-        self._courier = courier
+    def __init__(self, settler: Any, hold: Hold) -> None:
+        self._courier = settler
         self._hold = hold
 
     def __getattr__(self, name: str) -> Any:
@@ -824,8 +824,8 @@ class SlowStore:
     def receive(self, **options: Any) -> list[Mail]:
         messages = self._mailbox.receive(**options)
         for message in messages:
-            slow: Any = SlowCourier(message.courier, self._hold)
-            message.courier = slow
+            slow: Any = SlowCourier(message.settler, self._hold)
+            message.settler = slow
         return messages
 
 

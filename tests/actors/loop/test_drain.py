@@ -72,14 +72,14 @@ def test_drain_and_shutdown_are_not_answered_before_all_of_it_is_back(
     jobs: Box, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jobs.send_many(["first", "second", "third"])
-    [name] = [each for each in dir(jobs.desk) if each.endswith("put_back")]
-    put_back, slow = getattr(jobs.desk, name), Hold()
+    [name] = [each for each in dir(jobs.store) if each.endswith("put_back")]
+    put_back, slow = getattr(jobs.store, name), Hold()
 
     def put_back_slowly(message: Mail) -> None:
         slow(message)
         put_back(message)
 
-    monkeypatch.setattr(jobs.desk, name, put_back_slowly)
+    monkeypatch.setattr(jobs.store, name, put_back_slowly)
     with slow:
         with Hold() as hold:
             ref = start(jobs, hold, clock, prefetch=3)

@@ -58,7 +58,7 @@ class Watch:
         with self._lock:
             self.now -= 1
             self._left -= 1
-            self.done[message.courier.name] += 1
+            self.done[message.settler.name] += 1
             is_last = self._left == 0
         if is_last:
             self.all_done.complete(None)

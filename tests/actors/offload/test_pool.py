@@ -20,7 +20,7 @@ from loopwarden import ChildSpec, MailboxLoop, Supervisor, Ticket, wait_all
 from loopwarden._blocking import SYSTEM
 from loopwarden._ticket import write
 from loopwarden.actors import ZOMBIES, OffloadPool
-from loopwarden.actors.offload._thread_workers import ThreadCrew
+from loopwarden.actors.offload._thread_workers import ThreadWorkers
 from loopwarden.clock import SystemClock
 from loopwarden.errors import ActorDeadError, TicketTimeoutError
 from loopwarden.mailbox import InMemoryMailbox
@@ -205,18 +205,18 @@ def test_a_job_whose_thread_has_just_been_started_is_not_begun_after_the_pool_is
 @pytest.mark.parametrize("seed", range(100))
 def test_however_a_submit_and_a_close_meet_a_job_runs_once_or_never_and_the_threads_end(seed: int) -> None:
     steps = SteppedBlocking()
-    crew = ThreadCrew("raced", 2, steps)
+    workers = ThreadWorkers("raced", 2, steps)
     ran: list[int] = []
     told: list[int] = []
 
     def submit(number: int) -> None:
         try:
-            crew.run(ran.append, (number,), lambda _, error: told.append(number if error is None else -number))
+            workers.run(ran.append, (number,), lambda _, error: told.append(number if error is None else -number))
         except ActorDeadError:
             told.append(-number)
 
     def close() -> None:
-        for dropped in crew.close():
+        for dropped in workers.close():
             dropped(None, ActorDeadError("raced"))
 
     for number in (1, 2, 3):
@@ -507,7 +507,7 @@ def test_a_forgotten_pool_completes_what_it_has_accepted() -> None:
     ended = run_to_exit(
         "from loopwarden import OffloadPool\n"
         "from loopwarden.actors.runtime import _exit_hook\n"
-        "_exit_hook.PATIENCE = 60\n"
+        "_exit_hook.EXIT_TIMEOUT = 60\n"
         "if __name__ == '__main__':\n"
         "    threads, processes = OffloadPool('t', workers=1), OffloadPool('p', processes=True, workers=1)\n"
         "    tickets = [processes.submit(print, each) for each in 'ab']\n"
@@ -526,7 +526,7 @@ def test_a_forgotten_pool_that_hangs_does_not_hang_the_interpreter() -> None:
         "from loopwarden import OffloadPool\n"
         "from loopwarden.actors.runtime import _exit_hook\n"
         "from loopwarden.testing import FakeClock, Hold\n"
-        "_exit_hook.PATIENCE = 0.1\n"
+        "_exit_hook.EXIT_TIMEOUT = 0.1\n"
         "if __name__ == '__main__':\n"
         "    threads, processes = OffloadPool('t', clock=FakeClock()), OffloadPool('p', processes=True, workers=1)\n"
         "    processes.submit(pow, 2, 2).wait(60)\n"

@@ -411,7 +411,7 @@ def test_an_actor_whose_thread_cannot_be_started_has_ended_with_that_cause() -> 
 
 def test_an_epilogue_that_raises_leaves_no_ticket_behind(caplog: pytest.LogCaptureFixture) -> None:
     class Broken(Echo):
-        def _epilogue(self, cause: BaseException | None) -> Any:
+        def _answers_after_end(self, cause: BaseException | None) -> Any:
             raise KeyError("epilogue")
 
     ref = Broken.start()

@@ -28,7 +28,7 @@ FORGOTTEN_IN_MID_MESSAGE = """
     from loopwarden.actors.runtime import _exit_hook
     from loopwarden.testing import Hold, ProbeLoop
 
-    _exit_hook.PATIENCE = 60
+    _exit_hook.EXIT_TIMEOUT = 60
     hold = Hold()
 
     def handle(body):
@@ -60,7 +60,7 @@ def test_exit_waits_for_an_actor_that_is_telling_of_its_end_and_complains_of_not
         from loopwarden.actors.runtime import _exit_hook
         from loopwarden.testing import Hold, ProbeLoop
 
-        _exit_hook.PATIENCE = 60
+        _exit_hook.EXIT_TIMEOUT = 60
         hold = Hold()
 
         def save(answer):
@@ -89,7 +89,7 @@ def test_a_forgotten_foreign_loop_is_told_to_stop() -> None:
         from loopwarden import LoopActor, Ticket
         from loopwarden.actors.runtime import _exit_hook
 
-        _exit_hook.PATIENCE = 60
+        _exit_hook.EXIT_TIMEOUT = 60
 
         class Foreign:
             stop, entered = Ticket(), Ticket()
@@ -117,7 +117,7 @@ def test_a_loop_that_will_not_stop_does_not_hang_the_interpreter() -> None:
         from loopwarden.actors.runtime import _exit_hook
         from loopwarden.testing import Hold, ProbeLoop
 
-        _exit_hook.PATIENCE = 0.1
+        _exit_hook.EXIT_TIMEOUT = 0.1
         hold = Hold()
         loop = ProbeLoop(hold)
         LoopActor.start(loop, name="stuck")
@@ -145,7 +145,7 @@ def test_a_stopped_loop_is_not_complained_about() -> None:
 
 
 def test_forgotten_actors_are_stopped_together_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_exit_hook, "PATIENCE", 60)
+    monkeypatch.setattr(_exit_hook, "EXIT_TIMEOUT", 60)
     refs = [ControlActor.start() for _ in range(3)]
 
     with pytest.warns(ResourceWarning, match="not stopped before exit: ControlActor"):
@@ -156,7 +156,7 @@ def test_forgotten_actors_are_stopped_together_and_named(monkeypatch: pytest.Mon
 
 
 def test_forgotten_actors_that_will_not_end_are_given_up_after_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_exit_hook, "PATIENCE", 0.01)
+    monkeypatch.setattr(_exit_hook, "EXIT_TIMEOUT", 0.01)
     with Hold() as hold:
 
         class Stuck(ControlActor):

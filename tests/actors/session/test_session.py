@@ -475,9 +475,9 @@ def test_a_reducer_can_neither_start_a_child_nor_wait_for_the_end() -> None:
 
 def test_session_that_crashes_under_a_supervisor_is_started_again_with_its_state(tmp_path: Path) -> None:
     spec = ChildSpec(id="bakery", start=lambda: Session("bakery", [TOTAL], journal=tmp_path / "bakery.db"))
-    boss = Supervisor.start("boss", children=[spec], backoff=None)
-    events = boss.subscribe()
-    bakery = boss.child("bakery")
+    supervisor = Supervisor.start("boss", children=[spec], backoff=None)
+    events = supervisor.subscribe()
+    bakery = supervisor.child("bakery")
     assert bakery.ready.wait_ready(60)
     bakery.ask(Added(amount=5))
 
@@ -487,7 +487,7 @@ def test_session_that_crashes_under_a_supervisor_is_started_again_with_its_state
 
     assert bakery.ask(Added(amount=1), block=False).wait(60).sequence == 2
     assert bakery.send(StateRequest()).wait(60)[Total] == Total(sum=6)
-    boss.stop(timeout=60)
+    supervisor.stop(timeout=60)
 
 
 @pytest.mark.parametrize("message", [Added(amount=1), StateRequest()], ids=["event", "request"])

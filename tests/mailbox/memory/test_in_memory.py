@@ -53,7 +53,7 @@ class TestInMemoryMailboxWithRoundtrip(InMemory):
         self, mailbox: InMemoryMailbox[Any, Any]
     ) -> None:
         mailbox.send_many(["good", "bad", "good too"])
-        mailbox.desk.shelf.fresh[1].body = b"{not json"
+        mailbox.store.queue.fresh[1].body = b"{not json"
 
         received = [message.body for message in mailbox.receive(max_messages=10)]
 

@@ -22,7 +22,7 @@ jobs.send("first")
 dead = jobs.dead_letters
 held = sys.argv[1] == "held"
 if held:
-    jobs.desk.lock.__enter__()
+    jobs.store.lock.__enter__()
 child = os.fork()
 if child == 0:
     status = 1
@@ -45,7 +45,7 @@ if child == 0:
     finally:
         os._exit(status)
 if held:
-    jobs.desk.lock.__exit__(None, None, None)
+    jobs.store.lock.__exit__(None, None, None)
 _, status = os.waitpid(child, 0)
 message.acknowledge()
 jobs.send("second")

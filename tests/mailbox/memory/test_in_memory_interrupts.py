@@ -72,13 +72,13 @@ class CtrlC:
     def _lets_go(self, frame: FrameType) -> bool:
         if frame.f_code.co_code[frame.f_lasti] == opmap["NOP"]:
             return True
-        lock: Any = self._jobs.desk.lock
+        lock: Any = self._jobs.store.lock
         number: int | None = frame.f_lineno  # none for what stands in no line: jumps out of the block, for instance
-        line = "with " if number is None else linecache.getline(frame.f_code.co_filename, number).strip(" ")
+        sequences = "with " if number is None else linecache.getline(frame.f_code.co_filename, number).strip(" ")
         # From 3.12 on, what a trace function raises inside a comprehension passes by the statements around it, unlike
         # what a signal does there.
-        is_comprehension = sys.version_info >= (3, 12) and " for " in line
-        return bool((line.startswith("with ") or is_comprehension) and lock.locked())
+        is_comprehension = sys.version_info >= (3, 12) and " for " in sequences
+        return bool((sequences.startswith("with ") or is_comprehension) and lock.locked())
 
 
 class Case:
@@ -172,7 +172,7 @@ def receive_ended() -> tuple[Case, Step]:
 
 def receive_unreadable() -> tuple[Case, Step]:
     case = Case(roundtrip=True).send("a", "b")
-    case.jobs.desk.shelf.fresh[0].body = b"{"
+    case.jobs.store.queue.fresh[0].body = b"{"
     case.sent[0] = str(b"{")
     return case, lambda: case.jobs.receive(max_messages=3)
 
@@ -365,13 +365,13 @@ def test_a_receive_that_waits_is_woken_for_what_became_visible_although_that_was
 ) -> None:
     def waiting() -> tuple[Case, Step]:
         case, step = make()
-        while case.jobs.desk.shelf.has_visible:
+        while case.jobs.store.queue.has_visible:
             case.jobs.receive(visibility_timeout=2 * LEASE)
-        case.jobs.desk.waiters.park(case.gate)
+        case.jobs.store.waiters.park(case.gate)
         return case, step
 
     for case in interrupted(waiting):
-        assert not case.jobs.desk.shelf.has_visible or case.gate.wait(0)
+        assert not case.jobs.store.queue.has_visible or case.gate.wait(0)
 
 
 @pytest.mark.prove
@@ -384,14 +384,14 @@ def test_a_second_interrupt_while_the_first_is_dealt_with_loses_nothing_either(
         second = 1  # the first line notes that there is something to mend
         while True:
             case, step = make()
-            mend, again = case.jobs.desk.mend, CtrlC(case.jobs, second)
-            vars(case.jobs.desk)["mend"] = partial(again.during, mend)
+            mend, again = case.jobs.store.mend, CtrlC(case.jobs, second)
+            vars(case.jobs.store)["mend"] = partial(again.during, mend)
             ctrl_c = CtrlC(case.jobs, first)
             ctrl_c.during(step)
             was_interrupted = ctrl_c.raised > 0
             if not again.raised:
                 break
-            del vars(case.jobs.desk)["mend"]
+            del vars(case.jobs.store)["mend"]
             case.jobs.reap()  # the next call does the rest
             check(case)
             second += 1

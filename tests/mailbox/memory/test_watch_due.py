@@ -32,18 +32,18 @@ def jobs(jobs: Box) -> Box:
 
 
 def test_the_first_lease_is_due_sooner_than_nothing(jobs: Box) -> None:
-    bell = Bell()
-    jobs.watch_due(bell)
+    notifier = Bell()
+    jobs.watch_due(notifier)
 
     jobs.receive(visibility_timeout=30)
 
-    assert bell.rings == 1
+    assert notifier.rings == 1
 
 
 def test_sends_acknowledgements_and_later_leases_are_nobodys_concern(jobs: Box) -> None:
     [message] = jobs.receive(visibility_timeout=30)
-    bell = Bell()
-    jobs.watch_due(bell)
+    notifier = Bell()
+    jobs.watch_due(notifier)
 
     jobs.send("more")
     jobs.receive(visibility_timeout=30)
@@ -51,7 +51,7 @@ def test_sends_acknowledgements_and_later_leases_are_nobodys_concern(jobs: Box) 
     jobs.send("delayed", delay=40)
     message.acknowledge()
 
-    assert bell.rings == 0
+    assert notifier.rings == 0
 
 
 def lease(jobs: Box, _held: Mail) -> None:
@@ -73,24 +73,24 @@ def shorten(_jobs: Box, held: Mail) -> None:
 @pytest.mark.parametrize("act", [lease, delay, nack, shorten])
 def test_whatever_is_due_sooner_is_told(jobs: Box, act: Callable[[Box, Mail], None]) -> None:
     [held] = jobs.receive(visibility_timeout=30)
-    bell = Bell()
-    jobs.watch_due(bell)
+    notifier = Bell()
+    jobs.watch_due(notifier)
 
     act(jobs, held)
 
-    assert bell.rings == 1
+    assert notifier.rings == 1
 
 
 def test_after_a_reap_the_next_lease_is_the_first_again(jobs: Box, clock: FakeClock) -> None:
     jobs.receive(visibility_timeout=10)
-    bell = Bell()
-    jobs.watch_due(bell)
+    notifier = Bell()
+    jobs.watch_due(notifier)
     clock.advance(10)
 
     assert jobs.reap().next_due is None
     jobs.receive(visibility_timeout=30)
 
-    assert bell.rings == 1
+    assert notifier.rings == 1
 
 
 def test_every_watcher_is_told_until_it_wants_no_more(jobs: Box) -> None:

@@ -72,8 +72,8 @@ class Journal:
         #: What each process was about to acknowledge when it was killed: it may be done, or not.
         self.in_doubt: set[str] = set()
         last: dict[str, tuple[str, str]] = {}
-        for line in lines:
-            name, what, body = line.split()
+        for sequences in lines:
+            name, what, body = sequences.split()
             if what == "acknowledged":
                 assert body not in self.bodies[what], f"{body} was acknowledged twice"
             self.bodies[what].add(body)

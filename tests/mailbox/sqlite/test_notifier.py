@@ -47,7 +47,7 @@ def bell_of(path: Path) -> Path:
 
 def listen(mailbox: SqliteMailbox[str, None]) -> None:
     with mailbox._store.lock:
-        mailbox._store.bell.listen()
+        mailbox._store.notifier.listen()
 
 
 def mode_of(path: Path) -> int:
@@ -151,9 +151,9 @@ def test_bell_is_in_the_users_runtime_folder_if_there_is_no_place_beside_the_fil
     try:
         listen(mailbox)
 
-        [bell] = runtime.glob("loopwarden-bells/*/*")
-        assert stat.S_ISSOCK(bell.stat().st_mode)
-        assert [mode_of(bell.parent), mode_of(bell.parent.parent)] == [0o700, 0o700]
+        [notifier] = runtime.glob("loopwarden-bells/*/*")
+        assert stat.S_ISSOCK(notifier.stat().st_mode)
+        assert [mode_of(notifier.parent), mode_of(notifier.parent.parent)] == [0o700, 0o700]
     finally:
         mailbox.close()
     assert list(runtime.glob("loopwarden-bells/*/*")) == []

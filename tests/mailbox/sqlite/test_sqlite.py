@@ -131,7 +131,7 @@ class TestSqliteMailbox(MailboxContract):
     def test_a_body_that_no_row_has_room_for_is_refused_by_its_length(
         self, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(module, "LONGEST", 1_000)  # a gigabyte would take its time
+        monkeypatch.setattr(module, "MAX_BODY_BYTES", 1_000)  # a gigabyte would take its time
         jobs: SqliteMailbox[str, None] = SqliteMailbox(self.path, "jobs", clock=clock)
 
         jobs.send("x" * 998)

@@ -29,8 +29,8 @@ jobs.send("first")
 jobs.receive(wait_time_seconds=0)[0].put_back()
 [message] = jobs.receive()
 with jobs._store.lock:
-    jobs._store.bell.listen()
-address = jobs._store.bell._address
+    jobs._store.notifier.listen()
+address = jobs._store.notifier._address
 held = sys.argv[2] == "held"
 if held:
     jobs._store.lock.__enter__()

@@ -98,15 +98,15 @@ def test_a_connection_for_one_use_is_let_go(jobs: SqliteMailbox[str, Any]) -> No
     assert jobs._queue._step._cursor is None
 
 
-@pytest.mark.parametrize("instant", ["Connection.close", "Waiters.wake_all", "Doorbell.close"])
+@pytest.mark.parametrize("instant", ["Connection.close", "Waiters.wake_all", "Notifier.close"])
 def test_a_close_that_is_interrupted_leaves_what_is_leased_to_be_finalised_and_a_second_one_does_the_rest(
     jobs: SqliteMailbox[str, Any], instant: str
 ) -> None:
     jobs.send("body")
     [message] = jobs.receive()
     with jobs._store.lock:
-        jobs._store.bell.listen()
-    address = jobs._store.bell._address
+        jobs._store.notifier.listen()
+    address = jobs._store.notifier._address
 
     with interrupted_at(instant):
         jobs.close()

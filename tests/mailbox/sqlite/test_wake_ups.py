@@ -234,21 +234,21 @@ def test_a_mailbox_that_is_rung_without_end_while_it_is_closed_leaves_no_thread_
     closing: SqliteMailbox[int, Any] = SqliteMailbox(path, "jobs", clock=clock)
     ringing: SqliteMailbox[int, Any] = SqliteMailbox(path, "jobs", clock=clock)
     with closing._store.lock:
-        closing._store.bell.listen()
-    bell = closing._store.bell._socket
-    assert bell is not None
+        closing._store.notifier.listen()
+    notifier = closing._store.notifier._socket
+    assert notifier is not None
 
     # As in close(), with the lock held: the bell's thread waits for the lock, so what is rung piles up.
     with closing._store.lock:
         for _ in range(2_000):
-            ringing._store.bell.ring("jobs")
-        closing._store.bell.close()
+            ringing._store.notifier.notify("jobs")
+        closing._store.notifier.close()
     closing.close()
     ringing.close()
 
     left = wait_no_threads()
     if left:
-        bell.shutdown(socket.SHUT_RDWR)  # so that the tests after this one do not suffer
+        notifier.shutdown(socket.SHUT_RDWR)  # so that the tests after this one do not suffer
     assert left == []
 
 
@@ -278,8 +278,8 @@ def test_receive_that_waits_in_another_process_is_woken_by_a_send(tmp_path: Path
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
 
     def read(output: IO[str]) -> None:
-        for line in output:
-            lines.put(line.strip())
+        for sequences in output:
+            lines.put(sequences.strip())
 
     with (
         contextlib.closing(SqliteMailbox[Any, Any](path, "jobs", clock=FakeClock())) as mailbox,

@@ -133,7 +133,7 @@ def test_a_lease_that_may_be_given_again_is_brought_back_and_a_delay_ends(clock:
     reaper.wait_round()
 
     assert (reaper.returned, reaper.dead) == (2, 0)
-    assert jobs.desk.shelf.has_visible
+    assert jobs.store.queue.has_visible
 
 
 def test_it_sleeps_until_the_next_lease_ends_and_not_before(clock: FakeClock, box: MakeBox, start: Start) -> None:
@@ -402,7 +402,7 @@ def test_its_end_leaves_no_thread_no_timer_and_no_watcher(clock: FakeClock, box:
 
     assert wait_no_threads() == []
     assert timers(clock) == []
-    assert jobs.desk.shelf.watchers == ()
+    assert jobs.store.queue.watchers == ()
 
 
 def test_it_ends_while_a_mailbox_hangs(clock: FakeClock, start: Start) -> None:

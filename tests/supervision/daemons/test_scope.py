@@ -583,7 +583,7 @@ def test_scope_runs_supervisor_watchdog_and_reaper_as_daemons(clock: FakeClock) 
         assert wait_no_threads() == []
         assert timers(clock) == []
         assert len(ZOMBIES._listeners) == 0
-        assert every.jobs.desk.shelf.watchers == ()
+        assert every.jobs.store.queue.watchers == ()
 
 
 def test_a_supervisor_whose_children_cannot_be_started_is_a_failure_to_start(clock: FakeClock) -> None:

@@ -835,7 +835,7 @@ def test_one_zombie_too_many_ends_the_process_when_all_else_is_given_back(
 
         def leave(code: int) -> None:
             ended = [bare.ended.is_ready(), root.ended.is_ready(), watch.ref.ended.is_ready()]
-            write(left, (code, len(jobs.desk.shelf.returned), ended))
+            write(left, (code, len(jobs.store.queue.returned), ended))
 
         watch = Watch(clock, root, max_zombies=1, patience=5.0, leave=leave)
         watch.look(11)
@@ -879,7 +879,7 @@ def test_the_process_does_not_end_before_the_message_of_the_last_zombie_is_back(
 
         assert watch.left.wait(timeout=60) == ExitCode.TOO_MANY_ZOMBIES
         assert not too_early
-        assert jobs.desk.shelf.has_visible
+        assert jobs.store.queue.has_visible
 
 
 def test_a_zombie_that_ends_counts_no_more(clock: FakeClock, root: SupervisorRef) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pykka
 import pytest
 from background import in_background
-from nursery import Nursery, crash, supervising
+from children import ChildFactory, crash, supervising
 from typing_extensions import override
 
 from loopwarden import LoopActor, MailboxLoop, ShutdownRequest, Ticket
@@ -44,8 +44,8 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.fixture
-def nursery() -> Nursery:
-    return Nursery()
+def factory() -> ChildFactory:
+    return ChildFactory()
 
 
 class Plain(pykka.ThreadingActor):
@@ -118,12 +118,12 @@ def polled(loop: ProbeLoop) -> None:
     done.wait(PATIENCE)
 
 
-def test_the_loops_of_a_nested_tree_are_told_in_start_order(nursery: Nursery) -> None:
-    deep = inner("deep", lambda: nursery.specs("c", "d"))
-    middle = inner("middle", lambda: [nursery.spec("b"), deep])
+def test_the_loops_of_a_nested_tree_are_told_in_start_order(factory: ChildFactory) -> None:
+    deep = inner("deep", lambda: factory.specs("c", "d"))
+    middle = inner("middle", lambda: [factory.spec("b"), deep])
 
-    with supervising(children=[nursery.spec("a"), middle, nursery.spec("e")]) as boss:
-        census = count(boss)
+    with supervising(children=[factory.spec("a"), middle, factory.spec("e")]) as supervisor:
+        census = count(supervisor)
 
         assert names(census) == ["a", "b", "c", "d", "e"]
         assert all(status.state is LoopState.RUNNING for status in census.loops)
@@ -141,36 +141,36 @@ def test_loops_that_are_nobodys_children_are_asked_themselves() -> None:
     assert states(*refs) == {"first": "stopped", "second": "stopped"}
 
 
-def test_a_plain_actor_is_answered_for_by_its_supervisor(nursery: Nursery) -> None:
-    with supervising(children=[ChildSpec(id="plain", actor=Plain), nursery.spec("loop")]) as boss:
-        (plain, _) = count(boss).loops
+def test_a_plain_actor_is_answered_for_by_its_supervisor(factory: ChildFactory) -> None:
+    with supervising(children=[ChildSpec(id="plain", actor=Plain), factory.spec("loop")]) as supervisor:
+        (plain, _) = count(supervisor).loops
 
         assert plain.state is LoopState.RUNNING
         assert plain.polled
-        assert Prober([boss]).answer(Probe.STARTUP).ok
+        assert Prober([supervisor]).answer(Probe.STARTUP).ok
 
 
-def test_a_tree_is_counted_while_a_factory_is_at_work(nursery: Nursery) -> None:
-    with Hold() as hold, supervising(children=nursery.specs("a")) as boss:
-        nursery.holds["b"] = hold
-        deep = inner("deep", lambda: nursery.specs("b", "c"))
-        added = boss.send(StartChildRequest(child=deep))
+def test_a_tree_is_counted_while_a_factory_is_at_work(factory: ChildFactory) -> None:
+    with Hold() as hold, supervising(children=factory.specs("a")) as supervisor:
+        factory.holds["b"] = hold
+        deep = inner("deep", lambda: factory.specs("b", "c"))
+        added = supervisor.send(StartChildRequest(child=deep))
         hold.wait_reached()
 
-        assert states(boss) == {"a": "running", "b": "starting", "c": "idle"}
+        assert states(supervisor) == {"a": "running", "b": "starting", "c": "idle"}
 
         hold.release()
         added.wait(PATIENCE)
-        assert names(count(boss)) == ["a", "b", "c"]
+        assert names(count(supervisor)) == ["a", "b", "c"]
 
 
-def test_census_tells_of_a_child_that_backs_off(nursery: Nursery, clock: FakeClock) -> None:
-    with supervising(clock=clock, children=nursery.specs("a", "b"), backoff=Backoff(minimum=60.0)) as boss:
-        events = boss.subscribe()
-        crash(boss.child("a"))
+def test_census_tells_of_a_child_that_backs_off(factory: ChildFactory, clock: FakeClock) -> None:
+    with supervising(clock=clock, children=factory.specs("a", "b"), backoff=Backoff(minimum=60.0)) as supervisor:
+        events = supervisor.subscribe()
+        crash(supervisor.child("a"))
         events.wait_for(EventKind.EXITED, "a")
 
-        (a, b) = count(boss).loops
+        (a, b) = count(supervisor).loops
 
         assert a.activity is Activity.BACKING_OFF
         assert a.retry_at is not None
@@ -178,31 +178,31 @@ def test_census_tells_of_a_child_that_backs_off(nursery: Nursery, clock: FakeClo
         assert b.state is LoopState.RUNNING
 
 
-def test_a_tree_is_counted_while_a_child_stops(nursery: Nursery) -> None:
-    with Hold() as hold, supervising(children=[nursery.spec("a", hold), nursery.spec("b")]) as boss:
-        nursery.loops["a"][0].feed("a body")
+def test_a_tree_is_counted_while_a_child_stops(factory: ChildFactory) -> None:
+    with Hold() as hold, supervising(children=[factory.spec("a", hold), factory.spec("b")]) as supervisor:
+        factory.loops["a"][0].feed("a body")
         hold.wait_reached()
-        stopped = boss.child("a").stop(block=False)
+        stopped = supervisor.child("a").stop(block=False)
 
-        assert states(boss) == {"a": "stopping", "b": "running"}
+        assert states(supervisor) == {"a": "stopping", "b": "running"}
 
         hold.release()
         stopped.wait(PATIENCE)
-        assert states(boss) == {"a": "stopped", "b": "running"}
+        assert states(supervisor) == {"a": "stopped", "b": "running"}
 
 
-def test_a_supervisor_below_that_is_down_is_told_like_a_loop(nursery: Nursery) -> None:
-    with supervising(children=[inner("deep", lambda: nursery.specs("a"))]) as boss:
-        boss.child("deep").stop()
-        assert states(boss) == {"deep": "stopped"}
-        assert Prober([boss]).answer(Probe.READY).ok
+def test_a_supervisor_below_that_is_down_is_told_like_a_loop(factory: ChildFactory) -> None:
+    with supervising(children=[inner("deep", lambda: factory.specs("a"))]) as supervisor:
+        supervisor.child("deep").stop()
+        assert states(supervisor) == {"deep": "stopped"}
+        assert Prober([supervisor]).answer(Probe.READY).ok
 
-        boss.send(RestartChildRequest(id="deep")).wait(PATIENCE)
-        assert states(boss) == {"a": "running"}
+        supervisor.send(RestartChildRequest(id="deep")).wait(PATIENCE)
+        assert states(supervisor) == {"a": "running"}
 
 
-def test_a_supervisor_that_has_ended_is_missing(nursery: Nursery) -> None:
-    with supervising("old", children=nursery.specs("a")) as old, supervising("new", children=nursery.specs("b")) as new:
+def test_a_supervisor_that_has_ended_is_missing(factory: ChildFactory) -> None:
+    with supervising("old", children=factory.specs("a")) as old, supervising("new", children=factory.specs("b")) as new:
         old.stop()
 
         census = count(old, new)
@@ -214,10 +214,10 @@ def test_a_supervisor_that_has_ended_is_missing(nursery: Nursery) -> None:
 
 
 def test_census_gives_one_that_does_not_answer_no_time_of_the_others(clock: FakeClock) -> None:
-    mute, boss, child = Scripted("mute"), Scripted("boss", is_supervisor=True), Scripted("child")
-    census = in_background(lambda: take_census([mute, boss], 2.0, clock))
+    mute, supervisor, child = Scripted("mute"), Scripted("boss", is_supervisor=True), Scripted("child")
+    census = in_background(lambda: take_census([mute, supervisor], 2.0, clock))
 
-    boss.asked.wait(PATIENCE).complete((info(child),))
+    supervisor.asked.wait(PATIENCE).complete((info(child),))
     child.asked.wait(PATIENCE).complete(health("child"))
     mute.asked.wait(PATIENCE)
     clock.advance(1.0)
@@ -255,34 +255,34 @@ def test_nobody_is_asked_if_there_is_nobody() -> None:
 
 
 def test_a_single_ref_is_refused() -> None:
-    with supervising() as boss, pytest.raises(TypeError, match="list of refs"):
-        take_census(boss)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  what is tested
+    with supervising() as supervisor, pytest.raises(TypeError, match="list of refs"):
+        take_census(supervisor)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  what is tested
 
 
-def test_many_loops_are_told_within_one_deadline(nursery: Nursery) -> None:
+def test_many_loops_are_told_within_one_deadline(factory: ChildFactory) -> None:
     children = [f"loop-{number}" for number in range(100)]
-    with supervising(children=nursery.specs(*children)) as boss:
-        assert names(count(boss)) == children
+    with supervising(children=factory.specs(*children)) as supervisor:
+        assert names(count(supervisor)) == children
 
 
-def test_many_may_count_at_once(nursery: Nursery) -> None:
-    with supervising(children=nursery.specs("a", "b", "c")) as boss:
-        counts = [in_background(lambda: count(boss)) for _ in range(20)]
+def test_many_may_count_at_once(factory: ChildFactory) -> None:
+    with supervising(children=factory.specs("a", "b", "c")) as supervisor:
+        counts = [in_background(lambda: count(supervisor)) for _ in range(20)]
 
         assert [names(census.wait(PATIENCE)) for census in counts] == [["a", "b", "c"]] * 20
 
 
-def test_prober_says_started_for_ever_once_it_has(nursery: Nursery, clock: FakeClock) -> None:
-    with supervising(clock=clock, children=nursery.specs("a"), backoff=Backoff(minimum=60.0)) as boss:
-        events = boss.subscribe()
-        prober = Prober([boss])
-        polled(nursery.loops["a"][0])
+def test_prober_says_started_for_ever_once_it_has(factory: ChildFactory, clock: FakeClock) -> None:
+    with supervising(clock=clock, children=factory.specs("a"), backoff=Backoff(minimum=60.0)) as supervisor:
+        events = supervisor.subscribe()
+        prober = Prober([supervisor])
+        polled(factory.loops["a"][0])
         assert prober.answer(Probe.STARTUP).ok
 
-        crash(boss.child("a"))
+        crash(supervisor.child("a"))
         events.wait_for(EventKind.EXITED, "a")
 
-        assert not Prober([boss]).answer(Probe.STARTUP).ok
+        assert not Prober([supervisor]).answer(Probe.STARTUP).ok
         assert prober.answer(Probe.STARTUP).ok
         assert prober.answer(Probe.STARTUP).reasons == ()
         assert not prober.answer(Probe.READY).ok
@@ -292,12 +292,12 @@ def test_if_nobody_is_watched_no_silence_is_too_long(jobs: InMemoryMailbox[Any, 
     jobs.send("long")
     with Hold() as hold:
         loop = ChildSpec(id="loop", start=lambda: MailboxLoop(jobs, hold, clock=clock))
-        with supervising(clock=clock, children=[loop]) as boss, hold:
+        with supervising(clock=clock, children=[loop]) as supervisor, hold:
             hold.wait_reached()
             clock.advance(100_000)
 
-            assert not Prober([boss], clock=clock).answer(Probe.LIVE).ok
-            assert Prober([boss], stall_threshold=None, clock=clock).answer(Probe.LIVE).ok
+            assert not Prober([supervisor], clock=clock).answer(Probe.LIVE).ok
+            assert Prober([supervisor], stall_threshold=None, clock=clock).answer(Probe.LIVE).ok
 
 
 def test_prober_takes_a_broker_that_is_away_for_no_reason_to_restart_but_one_to_send_nothing(
@@ -306,25 +306,25 @@ def test_prober_takes_a_broker_that_is_away_for_no_reason_to_restart_but_one_to_
     source = FlakySource(jobs)
     source.break_down()
     loop = ChildSpec(id="loop", start=lambda: MailboxLoop[Any](source, print, clock=clock))
-    with supervising(clock=clock, children=[loop]) as boss:
+    with supervising(clock=clock, children=[loop]) as supervisor:
         clock.advance(0)  # it has been refused, and is about to look again, later
-        prober = Prober([boss], clock=clock)
+        prober = Prober([supervisor], clock=clock)
 
         assert prober.answer(Probe.LIVE).ok
         assert prober.answer(Probe.READY).reasons == ("loop 'loop': the broker has been away for 0.0 s",)
 
 
-def test_prober_passes_over_one_that_was_stopped_while_it_backed_off(nursery: Nursery, clock: FakeClock) -> None:
-    with supervising(clock=clock, children=nursery.specs("a"), backoff=Backoff(minimum=60.0)) as boss:
-        events = boss.subscribe()
-        crash(boss.child("a"))
+def test_prober_passes_over_one_that_was_stopped_while_it_backed_off(factory: ChildFactory, clock: FakeClock) -> None:
+    with supervising(clock=clock, children=factory.specs("a"), backoff=Backoff(minimum=60.0)) as supervisor:
+        events = supervisor.subscribe()
+        crash(supervisor.child("a"))
         events.wait_for(EventKind.RESTARTING, "a")
-        unwilling = not Prober([boss], clock=clock).answer(Probe.READY).ok
-        boss.child("a").send(ShutdownRequest()).wait(60)
+        unwilling = not Prober([supervisor], clock=clock).answer(Probe.READY).ok
+        supervisor.child("a").send(ShutdownRequest()).wait(60)
 
         assert unwilling
-        assert Prober([boss], clock=clock).answer(Probe.READY).ok
-        assert Prober([boss], clock=clock).answer(Probe.STARTUP).ok
+        assert Prober([supervisor], clock=clock).answer(Probe.READY).ok
+        assert Prober([supervisor], clock=clock).answer(Probe.STARTUP).ok
 
 
 def test_a_prober_says_how_it_stands() -> None:

@@ -22,7 +22,7 @@ from loopwarden import Token
 from loopwarden._ticket import Ticket, wait_all, write
 from loopwarden.clock import SystemClock
 from loopwarden.supervision import DaemonScope, Probe, ProbeAnswer, ProbeServer
-from loopwarden.supervision.health._http import LONGEST
+from loopwarden.supervision.health._http import MAX_REQUEST_BYTES
 from loopwarden.supervision.health._server import REST
 from loopwarden.testing import FakeClock, FaultyBlocking, Hold, wait_no_threads
 
@@ -179,8 +179,8 @@ def test_a_client_that_is_refused_in_the_middle_of_its_body_reads_why() -> None:
         pytest.param(b"\x16\x03\x01\x02\x00\x01\x00\n\r\n", 400, id="tls"),
         pytest.param(b"GET /health/live HTTP/x\r\n\r\n", 400, id="no-version"),
         pytest.param(b"GET /health/live HTTP/9.0\r\n\r\n", 505, id="another-version"),
-        pytest.param(b"GET /" + b"x" * LONGEST + b" HTTP/1.0\r\n\r\n", 431, id="long-line"),
-        pytest.param(b"GET / HTTP/1.0\r\n" + b"a: b\r\n" * LONGEST, 431, id="long-head"),
+        pytest.param(b"GET /" + b"x" * MAX_REQUEST_BYTES + b" HTTP/1.0\r\n\r\n", 431, id="long-line"),
+        pytest.param(b"GET / HTTP/1.0\r\n" + b"a: b\r\n" * MAX_REQUEST_BYTES, 431, id="long-head"),
         pytest.param(b"GET / HTTP/1.0\r\n" + b"a: b\r\n" * 200 + b"\r\n", 431, id="many-headers"),
     ],
 )

@@ -16,8 +16,18 @@ from hypothesis import strategies as st
 from supervisor_model import ENDS, START_TIMEOUT, End, ModelSupervisor, World, supervisor_in
 
 from loopwarden.errors import LoopAbandonedError
-from loopwarden.supervision.policy._effects import Answer, Effect, Finish, GiveUp, Note, Ready, Start, Stop, Wake
-from loopwarden.supervision.policy._machine import Family
+from loopwarden.supervision.policy._effects import (
+    Effect,
+    EmitEvent,
+    Finish,
+    GiveUp,
+    Ready,
+    Reply,
+    Start,
+    StartTimer,
+    Stop,
+)
+from loopwarden.supervision.policy._machine import SupervisorMachine
 from loopwarden.supervision.policy._restart import exit_of
 from loopwarden.supervision.tree._spec import ChildSpec, Restart, SupervisorSpec
 
@@ -36,14 +46,14 @@ T = TypeVar("T")
 
 @final
 class RealSupervisor:
-    """A `Family` whose children do at once what they are told."""
+    """A `SupervisorMachine` whose children do at once what they are told."""
 
     def __init__(self, world: World, spec: SupervisorSpec, parent: RealSupervisor | None, incarnation: int) -> None:
         self.world = world
         self.spec = spec
         self.parent = parent
         self.incarnation = incarnation
-        self.family = Family(spec)
+        self.machine = SupervisorMachine(spec)
         self.inner: dict[str, RealSupervisor] = {}
         self.is_ready = False
         self.has_ended = False
@@ -58,7 +68,7 @@ class RealSupervisor:
                     queue.extend(self.start(spec, incarnation))
                 case Stop(spec, incarnation):
                     queue.extend(self.stop(spec, incarnation))
-                case Answer(_, error):
+                case Reply(_, error):
                     self.answers.append("done" if error is None else type(error).__name__)
                 case Ready():
                     self.is_ready = True
@@ -69,10 +79,10 @@ class RealSupervisor:
                     self.world.log.append((self.spec.name, "end", why))
                 case GiveUp(spec, incarnation, reason):
                     error = LoopAbandonedError(spec.id, reason)
-                    queue.extend(self.family.start_failed(spec.id, incarnation, error, self.world.now, 0.5))
-                case Wake():
+                    queue.extend(self.machine.start_failed(spec.id, incarnation, error, self.world.now, 0.5))
+                case StartTimer():
                     pytest.fail("without a back-off nobody is to be woken")
-                case Note():
+                case EmitEvent():
                     pass
 
     def start(self, spec: ChildSpec, incarnation: int) -> list[Effect]:
@@ -81,32 +91,32 @@ class RealSupervisor:
         if inner_spec is None:
             match self.world.outcome(spec.id):
                 case "up":
-                    return self.family.started(spec.id, incarnation, self.world.now)
+                    return self.machine.started(spec.id, incarnation, self.world.now)
                 case "failed":
-                    return self.family.start_failed(spec.id, incarnation, RuntimeError(), self.world.now, 0.5)
+                    return self.machine.start_failed(spec.id, incarnation, RuntimeError(), self.world.now, 0.5)
                 case "hangs":
-                    return self.family.start_timed_out(spec.id, incarnation)
+                    return self.machine.start_timed_out(spec.id, incarnation)
                 case "ignored":
-                    return self.family.ignored(spec.id, incarnation)
+                    return self.machine.ignored(spec.id, incarnation)
         inner = self.inner[spec.id] = RealSupervisor(self.world, inner_spec, self, incarnation)
-        inner.carry_out(inner.family.begin())
+        inner.carry_out(inner.machine.begin())
         if inner.is_ready:
-            return self.family.started(spec.id, incarnation, self.world.now, is_supervisor=True)
+            return self.machine.started(spec.id, incarnation, self.world.now, is_supervisor=True)
         assert inner.cause is not None
-        return self.family.start_failed(spec.id, incarnation, inner.cause, self.world.now, 0.5)
+        return self.machine.start_failed(spec.id, incarnation, inner.cause, self.world.now, 0.5)
 
     def stop(self, spec: ChildSpec, incarnation: int) -> list[Effect]:
         self.world.log.append((self.spec.name, "stop", spec.id))
         if spec.id in self.inner:
             inner = self.inner[spec.id]
-            inner.carry_out(inner.family.stop())
+            inner.carry_out(inner.machine.stop())
             assert inner.has_ended
-        return self.family.ended(spec.id, incarnation, exit_of(None, asked=True), self.world.now, 0.5)
+        return self.machine.ended(spec.id, incarnation, exit_of(None, asked=True), self.world.now, 0.5)
 
     def exited(self, child_id: str, incarnation: int, cause: BaseException | None) -> None:
         """Report the end of a child, and then our own if that follows."""
         ended = exit_of(cause, asked=False)
-        self.carry_out(self.family.ended(child_id, incarnation, ended, self.world.now, 0.5))
+        self.carry_out(self.machine.ended(child_id, incarnation, ended, self.world.now, 0.5))
         if self.has_ended and self.parent is not None:
             self.parent.exited(self.spec.name, self.incarnation, self.cause)
 
@@ -122,13 +132,13 @@ class RealSupervisor:
         """This supervisor and those below it."""
         if not self.has_ended:
             yield self
-            for child_id, child in self.family.roster.children.items():
+            for child_id, child in self.machine.roster.children.items():
                 if child.state.is_alive and child_id in self.inner:
                     yield from self.inner[child_id].alive
 
     @property
     def view(self) -> list[tuple[str, str]]:
-        return [(each.id, each.state.value) for each in self.family.roster.children.values()]
+        return [(each.id, each.state.value) for each in self.machine.roster.children.values()]
 
 
 # Trees and what happens to them, from a string of bytes: nothing is drawn faster, and it shrinks well.
@@ -227,7 +237,7 @@ class Forest:
         if self.choices.below(16) == 15:
             self.fail(self.choices.of(self.leaves))
         self.model.init()
-        self.real.carry_out(self.real.family.begin())
+        self.real.carry_out(self.real.machine.begin())
 
     def step(self) -> None:
         operation = self.choices.of(OPERATIONS)
@@ -263,7 +273,7 @@ class Forest:
         model, real, child = self.choices.of(running)
         end = self.choices.of(CRASHES)
         note(f"{child.spec.id} ends: {end}")
-        incarnation = real.family.roster.children[child.spec.id].incarnation
+        incarnation = real.machine.roster.children[child.spec.id].incarnation
         model.exited(child, normally=end == "normal")
         real.exited(child.spec.id, incarnation, ENDS[end])
 
@@ -274,11 +284,11 @@ class Forest:
 
     def ask(self, operation: str) -> None:
         model, real = self.choices.of(self.alive())
-        family = real.family
+        machine = real.machine
         if operation == "start":
             spec = self.spec_to_start(model)
             note(f"start {spec.id} in {model.spec.name}")
-            answers = model.start_child(spec), real.ask(lambda waiter: family.start_child(spec, waiter))
+            answers = model.start_child(spec), real.ask(lambda waiter: machine.start_child(spec, waiter))
         else:
             child_id = self.choices.of([each.spec.id for each in model.children] or ["nobody"])
             note(f"{operation} {child_id} in {model.spec.name}")
@@ -286,17 +296,17 @@ class Forest:
                 case "terminate":
                     answers = (
                         model.terminate_child(child_id),
-                        real.ask(lambda waiter: family.terminate_child(child_id, waiter)),
+                        real.ask(lambda waiter: machine.terminate_child(child_id, waiter)),
                     )
                 case "restart":
                     answers = (
                         model.restart_child(child_id),
-                        real.ask(lambda waiter: family.restart_child(child_id, waiter)),
+                        real.ask(lambda waiter: machine.restart_child(child_id, waiter)),
                     )
                 case _:
                     answers = (
                         model.delete_child(child_id),
-                        real.ask(lambda waiter: family.delete_child(child_id, waiter)),
+                        real.ask(lambda waiter: machine.delete_child(child_id, waiter)),
                     )
         assert answers[0] == answers[1]
 

@@ -8,15 +8,15 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from loopwarden.supervision import StallPolicy
-from loopwarden.supervision.policy._stall import Rung, next_rung
+from loopwarden.supervision.policy._stall import StallAction, next_action
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-R = Rung
+R = StallAction
 Last = Literal["report", "recall", "replace", "exit"]
 
-STEPS: dict[Last, list[Rung]] = {
+STEPS: dict[Last, list[StallAction]] = {
     "report": [R.REPORT],
     "recall": [R.REPORT, R.RECALL],
     "replace": [R.REPORT, R.RECALL, R.ABANDON],
@@ -52,27 +52,27 @@ STEPS: dict[Last, list[Rung]] = {
     ],
 )
 def test_the_next_step_follows_from_policy_last_step_and_silence(
-    last: Last, done: Rung, silent_for: float, expected: Rung
+    last: Last, done: StallAction, silent_for: float, expected: StallAction
 ) -> None:
-    assert next_rung(done, silent_for, StallPolicy(threshold=10.0, last=last)) is expected
+    assert next_action(done, silent_for, StallPolicy(threshold=10.0, last=last)) is expected
 
 
 @pytest.mark.parametrize("last", STEPS)
 def test_one_step_is_taken_at_a_time_however_long_nobody_has_looked(last: Last) -> None:
     policy = StallPolicy(threshold=10.0, last=last)
-    taken: list[Rung] = []
+    taken: list[StallAction] = []
 
-    while (rung := next_rung(taken[-1] if taken else R.NONE, 1e9, policy)) is not R.NONE:
+    while (rung := next_action(taken[-1] if taken else R.NONE, 1e9, policy)) is not R.NONE:
         taken.append(rung)
 
     assert taken == STEPS[last]
 
 
-def climb(silences: Sequence[float], policy: StallPolicy) -> list[tuple[float, Rung]]:
+def climb(silences: Sequence[float], policy: StallPolicy) -> list[tuple[float, StallAction]]:
     """Return the steps that are taken about one silence that is looked at as often as that."""
-    taken: list[tuple[float, Rung]] = []
+    taken: list[tuple[float, StallAction]] = []
     for silent_for in silences:
-        rung = next_rung(taken[-1][1] if taken else R.NONE, silent_for, policy)
+        rung = next_action(taken[-1][1] if taken else R.NONE, silent_for, policy)
         if rung is not R.NONE:
             taken.append((silent_for, rung))
     return taken

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from loopwarden.supervision.policy._restart import dragged_along
+from loopwarden.supervision.policy._restart import affected_siblings
 
 if TYPE_CHECKING:
     from loopwarden.supervision.tree._spec import Strategy
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     ],
 )
 def test_siblings_are_dragged_along_in_start_order(strategy: Strategy, failed: str, expected: list[str]) -> None:
-    assert list(dragged_along(strategy, ("a", "b", "c"), failed)) == expected
+    assert list(affected_siblings(strategy, ("a", "b", "c"), failed)) == expected
 
 
 @pytest.mark.parametrize("strategy", ["one_for_one", "rest_for_one", "one_for_all"])
 def test_an_only_child_drags_nobody_along(strategy: Strategy) -> None:
-    assert list(dragged_along(strategy, ["a"], "a")) == []
+    assert list(affected_siblings(strategy, ["a"], "a")) == []

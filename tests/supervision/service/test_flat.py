@@ -57,15 +57,15 @@ def wait_in_vain(*tickets: Ticket[Any]) -> None:
 def rounds(stack: ExitStack) -> dict[str, Callable[[], object]]:  # noqa: C901  one function for each thing to ask
     loop = LoopActor.start(ProbeLoop(), name="loop")
     stack.callback(loop.stop)
-    boss = stack.enter_context(
+    supervisor = stack.enter_context(
         Supervisor.open("boss", children=[ChildSpec(id="loop", start=ProbeLoop), ChildSpec(id="plain", actor=Plain)])
     )
-    child, plain = boss.child("loop"), boss.child("plain")
+    child, plain = supervisor.child("loop"), supervisor.child("plain")
     session = stack.enter_context(Session.open("shop", [counting()]))
-    stream = boss.subscribe()
+    stream = supervisor.subscribe()
 
     def confirm_and_cancel() -> None:
-        cancel_all(*(ref.send(ShutdownConfirmRequest()) for ref in (loop, child, plain, boss)))
+        cancel_all(*(ref.send(ShutdownConfirmRequest()) for ref in (loop, child, plain, supervisor)))
         health()  # answered after them
 
     def confirm_carried_and_cancel() -> None:
@@ -75,24 +75,24 @@ def rounds(stack: ExitStack) -> dict[str, Callable[[], object]]:  # noqa: C901  
         health()
 
     def health() -> None:
-        for ref in (loop, child, plain, boss):
+        for ref in (loop, child, plain, supervisor):
             ref.send(HealthCheckRequest()).wait(PATIENCE)
 
     def children() -> None:
-        boss.send(WhichChildrenRequest()).wait(PATIENCE)
-        boss.send(CountChildrenRequest()).wait(PATIENCE)
-        boss.child("loop")
-        boss.events()
+        supervisor.send(WhichChildrenRequest()).wait(PATIENCE)
+        supervisor.send(CountChildrenRequest()).wait(PATIENCE)
+        supervisor.child("loop")
+        supervisor.events()
 
     def open_and_close_a_child() -> None:
         with session.child("basket", [counting()]) as basket:
             basket.dispatch(Counted()).wait(PATIENCE)
 
     def subscribe_and_drop() -> None:
-        boss.subscribe()
+        supervisor.subscribe()
 
     def subscribe_and_close() -> None:
-        with boss.subscribe() as opened:
+        with supervisor.subscribe() as opened:
             wait_for_event(opened)
 
     def wait_for_event(opened: EventStream) -> None:
@@ -100,10 +100,10 @@ def rounds(stack: ExitStack) -> dict[str, Callable[[], object]]:  # noqa: C901  
             opened.get(0.0001)
 
     def wait_for_the_end() -> None:
-        wait_in_vain(loop.ended, child.ended, boss.ended, session.ended)
+        wait_in_vain(loop.ended, child.ended, supervisor.ended, session.ended)
 
     def derive_and_cancel() -> None:
-        cancel_all(loop.ended.map(lambda _: None), loop.ended.join(child.ended), boss.ended.map(lambda _: None))
+        cancel_all(loop.ended.map(lambda _: None), loop.ended.join(child.ended), supervisor.ended.map(lambda _: None))
 
     def ask() -> None:
         plain.ask("hello", timeout=PATIENCE)
@@ -114,8 +114,8 @@ def rounds(stack: ExitStack) -> dict[str, Callable[[], object]]:  # noqa: C901  
         session.snapshot()
 
     def pause_and_resume() -> None:
-        boss.send(PauseRequest()).wait(PATIENCE)
-        boss.send(ResumeRequest()).wait(PATIENCE)
+        supervisor.send(PauseRequest()).wait(PATIENCE)
+        supervisor.send(ResumeRequest()).wait(PATIENCE)
 
     return {
         "confirm and cancel": confirm_and_cancel,
@@ -179,11 +179,11 @@ def test_session_forgets_a_child_that_has_ended() -> None:
 
 
 def test_closed_stream_is_told_nothing_more_and_says_so() -> None:
-    with Supervisor.open("boss") as boss:
-        stream = boss.subscribe()
-        boss.spawn(ChildSpec(id="first", start=ProbeLoop))
+    with Supervisor.open("boss") as supervisor:
+        stream = supervisor.subscribe()
+        supervisor.spawn(ChildSpec(id="first", start=ProbeLoop))
         stream.close()
-        boss.spawn(ChildSpec(id="second", start=ProbeLoop))
+        supervisor.spawn(ChildSpec(id="second", start=ProbeLoop))
 
         assert list(stream) == []
         with pytest.raises(ValueError, match=r"subscribe\(\) gives a new one"):
@@ -192,8 +192,8 @@ def test_closed_stream_is_told_nothing_more_and_says_so() -> None:
 
 
 def test_stream_that_ends_with_its_supervisor_is_not_closed() -> None:
-    with Supervisor.open("boss") as boss:
-        stream = boss.subscribe()
+    with Supervisor.open("boss") as supervisor:
+        stream = supervisor.subscribe()
 
     assert not stream.closed
     with pytest.raises(ActorDeadError):

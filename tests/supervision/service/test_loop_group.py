@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from background import in_background
-from nursery import Boom
+from children import Boom
 
 from loopwarden import LoopGroup, MailboxLoop, Runnable
 from loopwarden._ticket import Ticket, wait_all, write

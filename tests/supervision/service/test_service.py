@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import pykka
 import pytest
 from background import in_background, serve_in_background
-from nursery import Nursery
+from children import ChildFactory
 
 from loopwarden import ChildSpec, DrainRequest, MailboxLoop, ShutdownRequest, Supervisor, Ticket
 from loopwarden.actors import OffloadPool
 from loopwarden.mailbox import InMemoryMailbox, Message
 from loopwarden.supervision import ExitCode, Service, ShutdownReport
-from loopwarden.supervision.service._report import LAST_SECONDS, exit_code_of
-from loopwarden.supervision.tree._drain import MOMENT
+from loopwarden.supervision.service._report import REPORT_GRACE, exit_code_of
+from loopwarden.supervision.tree._drain import STOP_GRACE
 from loopwarden.testing import FakeClock, Hold
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def test_an_idle_tree_ends_at_once_and_cleanly(clock: FakeClock, jobs: Box) -> N
 
 
 @pytest.mark.parametrize(
-    ("overtime", "code"), [(-1.0, ExitCode.OK), (LAST_SECONDS, ExitCode.OK), (15.4, ExitCode.DRAIN_TIMED_OUT)]
+    ("overtime", "code"), [(-1.0, ExitCode.OK), (REPORT_GRACE, ExitCode.OK), (15.4, ExitCode.DRAIN_TIMED_OUT)]
 )
 def test_exit_code_tells_of_a_shutdown_that_took_longer_than_its_budget(overtime: float, code: ExitCode) -> None:
     assert exit_code_of((), gave_up=False, in_time=True, overtime=overtime) is code
@@ -183,24 +183,24 @@ def test_service_that_is_cut_short_gives_up_what_hangs_a_moment_later(
         service.shut_down()
         service.intake_closed.wait(60)
         service.cut_short()
-        clock.advance(MOMENT)
+        clock.advance(STOP_GRACE)
         report = returned.wait(0)
 
         assert jobs.receive()[0].id == message_id
         assert {loop.path: loop.clean for loop in report.loops} == {"stuck": False, "idle": True}
         assert (report.exit_code, phases(report)[1]) == (ExitCode.DRAIN_TIMED_OUT, ("drain", False))
         assert "the time for the shutdown is cut short" in caplog.text
-        assert (report.duration, report.budget) == (MOMENT, 30.0)
+        assert (report.duration, report.budget) == (STOP_GRACE, 30.0)
     other.close()
 
 
 def test_service_ends_with_the_cause_of_a_tree_that_gives_up(clock: FakeClock) -> None:
-    nursery = Nursery()
-    failing = nursery.spec("failing").model_copy(update={"intensity": None})
+    factory = ChildFactory()
+    failing = factory.spec("failing").model_copy(update={"intensity": None})
     tree = Supervisor("tree", children=[failing], intensity=0, clock=clock)
     _, returned = serve_in_background(tree, clock=clock)
 
-    nursery.loops["failing"][0].post(_fail)
+    factory.loops["failing"][0].post(_fail)
     report = returned.wait(60)
 
     assert (report.exit_code, report.reason) == (ExitCode.GAVE_UP, "the tree has ended")
@@ -276,12 +276,12 @@ def test_service_starts_nobody_again_while_the_tree_is_drained(clock: FakeClock,
 
 @pytest.mark.parametrize("strategy", ["one_for_all", "rest_for_one"])
 def test_a_group_is_drained_together_and_stopped_in_reverse(clock: FakeClock, jobs: Box, strategy: str) -> None:
-    nursery = Nursery()
+    factory = ChildFactory()
     jobs.send("long")
     with Hold() as hold:
         service, returned = serving(
             clock,
-            nursery.spec("first"),
+            factory.spec("first"),
             spec(jobs, hold, clock, "second"),
             spec(jobs, print, clock, "third"),
             strategy=strategy,
@@ -328,13 +328,13 @@ def test_service_gives_up_a_loop_below_in_time_too(clock: FakeClock, jobs: Box) 
 
 
 def test_other_peoples_loops_are_stopped_at_once_because_they_cannot_be_paused(clock: FakeClock, jobs: Box) -> None:
-    nursery = Nursery()
+    factory = ChildFactory()
     jobs.send("long")
     with Hold() as hold:
-        service, returned = serving(clock, nursery.spec("foreign"), spec(jobs, hold, clock))
+        service, returned = serving(clock, factory.spec("foreign"), spec(jobs, hold, clock))
         hold.wait_reached()
         service.shut_down()
-        asked = nursery.loops["foreign"][0].stop_asked.wait_ready(60)
+        asked = factory.loops["foreign"][0].stop_asked.wait_ready(60)
 
         assert asked
     assert returned.wait(60).exit_code is ExitCode.OK
@@ -438,7 +438,7 @@ def test_service_that_is_cut_short_lets_idle_loops_end_beside_one_that_hangs(
         service.shut_down()
         service.intake_closed.wait(60)
         service.cut_short()
-        clock.advance(MOMENT)
+        clock.advance(STOP_GRACE)
 
         loops = {loop.path: loop.abandoned for loop in returned.wait(0).loops}
         assert loops == {"first": False, "second": False, "hangs": True}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pykka
 import pytest
 from background import serve_in_background
-from nursery import Nursery, crash, supervising
+from children import ChildFactory, crash, supervising
 
 from loopwarden import (
     ChildSpec,
@@ -36,7 +36,7 @@ from loopwarden.errors import MailboxConnectionError, UnsupportedRequestError
 from loopwarden.mailbox import InMemoryMailbox, Message
 from loopwarden.supervision import ExitCode, Service, ShutdownReport, Timeouts
 from loopwarden.supervision.service._shutdown import Shutdown
-from loopwarden.supervision.tree._drain import MOMENT
+from loopwarden.supervision.tree._drain import STOP_GRACE
 from loopwarden.testing import FakeClock, Hold, ProbeLoop
 
 if TYPE_CHECKING:
@@ -106,9 +106,9 @@ def test_shutdown_does_not_tell_a_message_that_the_store_did_not_take_as_done(
 
 def test_who_has_not_ended_is_not_told_as_ended_cleanly(jobs: Box, clock: FakeClock) -> None:
     message_id = jobs.send("in hand")
-    with Hold() as hold, supervising(clock=clock, children=[spec(jobs, hold, clock)]) as boss, hold:
+    with Hold() as hold, supervising(clock=clock, children=[spec(jobs, hold, clock)]) as supervisor, hold:
         hold.wait_reached()
-        late = boss.send(ShutdownRequest(timeout=0)).wait(60)
+        late = supervisor.send(ShutdownRequest(timeout=0)).wait(60)
 
         [child] = late.children
         assert (child.clean_shutdown, [fate.message_id for fate in child.fates]) == (False, [message_id])
@@ -129,7 +129,7 @@ def test_service_that_is_cut_short_gives_up_an_actor_that_hangs(clock: FakeClock
         service.shut_down()
         hold.wait_reached()
         service.cut_short()
-        clock.advance(2 * MOMENT)  # one for those that end by themselves, and one when all are given up
+        clock.advance(2 * STOP_GRACE)  # one for those that end by themselves, and one when all are given up
 
         report = returned.wait(0)
         assert [(loop.path, loop.clean, loop.abandoned) for loop in report.loops] == [("hangs", False, True)]
@@ -154,9 +154,9 @@ def test_nothing_can_be_resumed_once_the_shutdown_has_begun(jobs: Box, clock: Fa
 
 def test_a_child_that_was_resumed_by_name_is_not_paused_after_a_restart(jobs: Box, clock: FakeClock) -> None:
     seen: Ticket[Any] = Ticket()
-    with supervising(clock=clock, children=[spec(jobs, lambda m: seen.complete(m.body), clock)]) as boss:
-        child, events = boss.child("loop"), boss.subscribe()
-        boss.send(PauseRequest()).wait(60)
+    with supervising(clock=clock, children=[spec(jobs, lambda m: seen.complete(m.body), clock)]) as supervisor:
+        child, events = supervisor.child("loop"), supervisor.subscribe()
+        supervisor.send(PauseRequest()).wait(60)
         child.send(ResumeRequest()).wait(60)
         crash(child)
         events.wait_for("started")
@@ -275,7 +275,7 @@ def test_what_an_earlier_pause_gave_back_is_no_fate_of_the_shutdown(jobs: Box, c
 
 
 def test_a_child_that_wants_to_be_killed_does_not_time_out(clock: FakeClock) -> None:
-    service, returned = serving(clock, Nursery().spec("killed", shutdown="brutal_kill"))
+    service, returned = serving(clock, ChildFactory().spec("killed", shutdown="brutal_kill"))
     service.shut_down()
 
     assert returned.wait(60).exit_code is ExitCode.OK
@@ -289,10 +289,10 @@ def test_idle_loops_end_cleanly_also_without_a_budget(jobs: Box, clock: FakeCloc
 
 
 def test_a_paused_loop_says_so_until_it_is_stopped(jobs: Box, clock: FakeClock) -> None:
-    with supervising(clock=clock, children=[spec(jobs, print, clock)]) as boss:
-        boss.send(DrainRequest()).wait(60)
+    with supervising(clock=clock, children=[spec(jobs, print, clock)]) as supervisor:
+        supervisor.send(DrainRequest()).wait(60)
 
-        assert health(boss.child("loop")).activity is Activity.PAUSED
+        assert health(supervisor.child("loop")).activity is Activity.PAUSED
 
 
 def test_service_keeps_nothing_of_the_signals_of_others_that_woke_it(clock: FakeClock) -> None:

@@ -6,7 +6,7 @@ import logging
 from typing import Any
 
 import pytest
-from nursery import Boom, Nursery, crash, supervising
+from children import Boom, ChildFactory, crash, supervising
 
 from loopwarden import (
     ChildSpec,
@@ -31,12 +31,12 @@ pytestmark = pytest.mark.usefixtures("clock")
 
 
 def test_a_stop_in_which_a_child_was_abandoned_is_not_clean_and_names_it(clock: FakeClock) -> None:
-    nursery = Nursery()
+    factory = ChildFactory()
     with Hold() as hold:
-        boss = Supervisor.start("boss", clock=clock, children=[nursery.spec("stuck", hold, shutdown=1.0)])
-        nursery.loops["stuck"][0].feed("held")
+        supervisor = Supervisor.start("boss", clock=clock, children=[factory.spec("stuck", hold, shutdown=1.0)])
+        factory.loops["stuck"][0].feed("held")
         hold.wait_reached()
-        stopped = boss.send(ShutdownRequest(timeout=30.0))
+        stopped = supervisor.send(ShutdownRequest(timeout=30.0))
         clock.advance(1.0)
 
         result = stopped.wait(timeout=60)
@@ -49,16 +49,16 @@ def test_a_stop_in_which_a_child_was_abandoned_is_not_clean_and_names_it(clock: 
 def test_a_child_has_the_time_that_the_supervisor_was_given_if_its_spec_says_nothing(
     clock: FakeClock, is_below: bool
 ) -> None:
-    nursery, hold = Nursery(), Hold()
-    long = nursery.spec("long", hold)
+    factory, hold = ChildFactory(), Hold()
+    long = factory.spec("long", hold)
     inner = ChildSpec(id="inner", start=lambda: Supervisor("inner", clock=clock, children=[long]))
-    with supervising(clock=clock, children=[inner if is_below else long]) as boss, hold:
-        nursery.loops["long"][0].feed("held")
+    with supervising(clock=clock, children=[inner if is_below else long]) as supervisor, hold:
+        factory.loops["long"][0].feed("held")
         hold.wait_reached()
-        stopped = boss.send(ShutdownRequest(timeout=60.0))
+        stopped = supervisor.send(ShutdownRequest(timeout=60.0))
 
         clock.advance(47.0)  # of 48, which is the share of a loop of normal priority
-        boss.send(ShutdownRequest(timeout=0.0)).wait(timeout=60)
+        supervisor.send(ShutdownRequest(timeout=0.0)).wait(timeout=60)
         hold.release()
 
         assert stopped.wait(timeout=60).clean_shutdown
@@ -66,28 +66,28 @@ def test_a_child_has_the_time_that_the_supervisor_was_given_if_its_spec_says_not
 
 def test_a_block_ends_with_what_ended_its_supervisor() -> None:
     def run() -> None:
-        with Supervisor.open("boss", intensity=0, children=Nursery().specs("a")) as boss:
-            crash(boss.child("a"))
-            boss.ended.wait(timeout=60)
+        with Supervisor.open("boss", intensity=0, children=ChildFactory().specs("a")) as supervisor:
+            crash(supervisor.child("a"))
+            supervisor.ended.wait(timeout=60)
 
     with pytest.raises(SupervisorGaveUp):
         run()
 
 
 def test_a_block_does_not_repeat_what_wait_has_told() -> None:
-    nursery = Nursery()
+    factory = ChildFactory()
 
-    with Supervisor.open("boss", intensity=0, children=nursery.specs("a")) as boss:
-        crash(boss.child("a"))
+    with Supervisor.open("boss", intensity=0, children=factory.specs("a")) as supervisor:
+        crash(supervisor.child("a"))
         with pytest.raises(SupervisorGaveUp):
-            boss.wait(timeout=60)
+            supervisor.wait(timeout=60)
 
 
 def test_a_stream_of_events_ends_with_its_supervisor() -> None:
-    nursery = Nursery()
-    with supervising() as boss:
-        stream = boss.subscribe()
-        boss.spawn(nursery.spec("a"), timeout=60)
+    factory = ChildFactory()
+    with supervising() as supervisor:
+        stream = supervisor.subscribe()
+        supervisor.spawn(factory.spec("a"), timeout=60)
 
     assert [event.kind.value for event in stream] == ["started", "exited", "terminated"]
     with pytest.raises(ActorDeadError):
@@ -95,10 +95,10 @@ def test_a_stream_of_events_ends_with_its_supervisor() -> None:
 
 
 def test_whoever_waits_for_an_event_is_told_what_came_instead() -> None:
-    nursery = Nursery()
-    with supervising() as boss:
-        stream = boss.subscribe()
-        boss.spawn(nursery.spec("a"), timeout=60)
+    factory = ChildFactory()
+    with supervising() as supervisor:
+        stream = supervisor.subscribe()
+        supervisor.spawn(factory.spec("a"), timeout=60)
 
         with pytest.raises(TicketTimeoutError, match="no 'exited' of child 'a', but started a"):
             stream.wait_for("exited", "a", timeout=0.05)
@@ -107,28 +107,28 @@ def test_whoever_waits_for_an_event_is_told_what_came_instead() -> None:
 
 
 def test_whoever_waits_for_the_end_is_told_who_has_not_ended() -> None:
-    with supervising() as boss, pytest.raises(TicketTimeoutError, match="'boss', which has not ended"):
-        boss.wait(timeout=0.05)
+    with supervising() as supervisor, pytest.raises(TicketTimeoutError, match="'boss', which has not ended"):
+        supervisor.wait(timeout=0.05)
 
 
 def test_a_child_that_is_not_there_is_told_by_name() -> None:
-    with supervising() as boss, pytest.raises(ChildNotFoundError, match="nobody"):
-        boss.child("nobody")
+    with supervising() as supervisor, pytest.raises(ChildNotFoundError, match="nobody"):
+        supervisor.child("nobody")
 
 
 def test_a_start_that_fails_again_and_again_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    nursery = Nursery()
-    with supervising(children=nursery.specs("a"), intensity=1) as boss:
-        nursery.failures["a"] = 1
-        crash(boss.child("a"))
-        boss.ended.wait(timeout=60)
+    factory = ChildFactory()
+    with supervising(children=factory.specs("a"), intensity=1) as supervisor:
+        factory.failures["a"] = 1
+        crash(supervisor.child("a"))
+        supervisor.ended.wait(timeout=60)
 
     assert "child 'a' could not be started" in caplog.text
 
 
 def test_a_factory_that_returns_nothing_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    with supervising() as boss:
-        boss.spawn(ChildSpec(id="forgot", start=lambda: None), timeout=60)
+    with supervising() as supervisor:
+        supervisor.spawn(ChildSpec(id="forgot", start=lambda: None), timeout=60)
 
     assert "start of child 'forgot' returned None" in caplog.text
 
@@ -139,17 +139,17 @@ def test_a_permanent_child_that_ends_too_often_has_not_failed() -> None:
 
         def shutdown(self, *, timeout: float) -> None: ...
 
-    boss = Supervisor.start("boss", intensity=1, backoff=None, children=[ChildSpec(id="brief", start=Brief)])
+    supervisor = Supervisor.start("boss", intensity=1, backoff=None, children=[ChildSpec(id="brief", start=Brief)])
 
     with pytest.raises(SupervisorGaveUp, match="ended too often, and is permanent"):
-        boss.wait(timeout=60)
+        supervisor.wait(timeout=60)
 
 
 def test_a_child_that_waits_for_its_restart_at_the_stop_gets_a_last_event(clock: FakeClock) -> None:
-    nursery = Nursery()
-    with supervising(clock=clock, children=nursery.specs("a"), backoff=Backoff()) as boss:
-        stream = boss.subscribe()
-        crash(boss.child("a"))
+    factory = ChildFactory()
+    with supervising(clock=clock, children=factory.specs("a"), backoff=Backoff()) as supervisor:
+        stream = supervisor.subscribe()
+        crash(supervisor.child("a"))
         stream.wait_for(EventKind.RESTARTING)
 
     assert [event.kind for event in stream] == [EventKind.TERMINATED]
@@ -189,8 +189,8 @@ def test_a_loop_without_a_heartbeat_is_told_of_once(clock: FakeClock, caplog: py
             write(self.stopped)
 
     caplog.set_level(logging.INFO)
-    with supervising(clock=clock, children=[ChildSpec(id="silent", start=Silent)]) as boss:
-        watchdog = WatchdogActor([boss], stall_threshold=10.0, clock=clock).launch()
+    with supervising(clock=clock, children=[ChildSpec(id="silent", start=Silent)]) as supervisor:
+        watchdog = WatchdogActor([supervisor], stall_threshold=10.0, clock=clock).launch()
         clock.advance(3.0)
         watchdog.stop(timeout=60)
 
@@ -216,8 +216,8 @@ def test_a_back_off_that_makes_no_sense_is_refused_where_it_is_made(mistake: Any
 
 def test_what_takes_a_list_says_so_when_it_gets_a_single_one() -> None:
     jobs: InMemoryMailbox[str, None] = InMemoryMailbox("jobs")
-    with supervising() as boss:
-        for mistake in (lambda: WatchdogActor(boss), lambda: check_health(boss), lambda: ReaperActor(jobs)):  # type: ignore[arg-type]  # the misuse under test
+    with supervising() as supervisor:
+        for mistake in (lambda: WatchdogActor(supervisor), lambda: check_health(supervisor), lambda: ReaperActor(jobs)):  # type: ignore[arg-type]  # the misuse under test
             with pytest.raises(TypeError, match="got a single one"):
                 mistake()
 

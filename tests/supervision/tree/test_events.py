@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pykka
 import pytest
-from nursery import Boom, Nursery, crash, crash_and_wait, finish, outcome, supervising
+from children import Boom, ChildFactory, crash, crash_and_wait, finish, outcome, supervising
 from pydantic import ValidationError
 
 from loopwarden import MailboxLoop, ShutdownRequest
@@ -41,27 +41,27 @@ def raise_from_deep_down(_: object = None) -> None:
     raise Boom("deep down")
 
 
-def kinds(boss: SupervisorRef) -> list[str]:
-    return [event.kind.value for event in boss.events()]
+def kinds(supervisor: SupervisorRef) -> list[str]:
+    return [event.kind.value for event in supervisor.events()]
 
 
 # One kind after another
 
 
 def test_a_start_is_told_with_its_attempt_and_its_time() -> None:
-    nursery, clock = Nursery(), FakeClock(start=50.0)
-    with supervising(clock=clock, children=nursery.specs("a")) as boss:
-        [event] = boss.events()
+    factory, clock = ChildFactory(), FakeClock(start=50.0)
+    with supervising(clock=clock, children=factory.specs("a")) as supervisor:
+        [event] = supervisor.events()
 
         assert event == SupervisionEvent(kind=EventKind.STARTED, supervisor="boss", child="a", at=clock.wall())
 
 
 def test_a_crash_is_told_with_its_cause_its_reason_and_its_stack() -> None:
-    nursery = Nursery()
-    with supervising(children=nursery.specs("a")) as boss:
-        events = boss.subscribe()
+    factory = ChildFactory()
+    with supervising(children=factory.specs("a")) as supervisor:
+        events = supervisor.subscribe()
 
-        boss.child("a").post(raise_from_deep_down)
+        supervisor.child("a").post(raise_from_deep_down)
 
         event = events.wait_for(EventKind.EXITED)
         assert (event.child, event.reason, event.cause) == ("a", ExitReason.ERROR, "Boom('deep down')")
@@ -75,10 +75,10 @@ def test_the_crash_of_a_plain_actor_is_told_with_its_stack() -> None:
         def on_receive(self, message: Any) -> None:
             raise_from_deep_down()
 
-    with supervising(children=(ChildSpec(id="plain", actor=Plain),)) as boss:
-        events = boss.subscribe()
+    with supervising(children=(ChildSpec(id="plain", actor=Plain),)) as supervisor:
+        events = supervisor.subscribe()
 
-        boss.child("plain").tell("anything")
+        supervisor.child("plain").tell("anything")
 
         event = events.wait_for(EventKind.EXITED)
         assert event.stack is not None
@@ -86,34 +86,34 @@ def test_the_crash_of_a_plain_actor_is_told_with_its_stack() -> None:
 
 
 def test_an_end_without_an_error_has_no_cause_and_no_stack() -> None:
-    nursery = Nursery()
-    with supervising(children=nursery.specs("a", restart="transient")) as boss:
-        events = boss.subscribe()
+    factory = ChildFactory()
+    with supervising(children=factory.specs("a", restart="transient")) as supervisor:
+        events = supervisor.subscribe()
 
-        finish(nursery.loops["a"][0])
+        finish(factory.loops["a"][0])
 
         event = events.wait_for(EventKind.EXITED)
         assert (event.reason, event.cause, event.stack) == (ExitReason.NORMAL, None, None)
 
 
 def test_a_failed_start_is_told_with_what_the_factory_raised_and_where() -> None:
-    with supervising() as boss:
-        outcome(boss.send(StartChildRequest(child=ChildSpec(id="a", start=raise_from_deep_down))))
+    with supervising() as supervisor:
+        outcome(supervisor.send(StartChildRequest(child=ChildSpec(id="a", start=raise_from_deep_down))))
 
-        [event] = boss.events()
+        [event] = supervisor.events()
         assert (event.kind, event.child, event.cause) == (EventKind.START_FAILED, "a", "Boom('deep down')")
         assert event.stack is not None
         assert "in raise_from_deep_down" in event.stack
 
 
 def test_a_restart_is_told_with_its_attempt_its_delay_and_its_cause(clock: FakeClock) -> None:
-    nursery = Nursery()
+    factory = ChildFactory()
     backoff = Backoff(minimum=2.0, jitter=0.0)
-    with supervising(clock=clock, children=nursery.specs("a"), backoff=backoff) as boss:
-        events = boss.subscribe()
-        nursery.failures["a"] = 1
+    with supervising(clock=clock, children=factory.specs("a"), backoff=backoff) as supervisor:
+        events = supervisor.subscribe()
+        factory.failures["a"] = 1
 
-        crash(boss.child("a"))
+        crash(supervisor.child("a"))
 
         first = events.wait_for(EventKind.RESTARTING)
         clock.advance(2.0)
@@ -127,32 +127,32 @@ def test_a_restart_is_told_with_its_attempt_its_delay_and_its_cause(clock: FakeC
 
 
 def test_a_termination_is_told() -> None:
-    nursery = Nursery()
-    with supervising(children=nursery.specs("a")) as boss:
-        boss.send(TerminateChildRequest(id="a")).wait(timeout=60)
+    factory = ChildFactory()
+    with supervising(children=factory.specs("a")) as supervisor:
+        supervisor.send(TerminateChildRequest(id="a")).wait(timeout=60)
 
-        assert kinds(boss) == ["started", "exited", "terminated"]
-        assert boss.events()[1].reason == ExitReason.SHUTDOWN
+        assert kinds(supervisor) == ["started", "exited", "terminated"]
+        assert supervisor.events()[1].reason == ExitReason.SHUTDOWN
 
 
 def test_a_termination_during_a_back_off_is_told(clock: FakeClock) -> None:
-    nursery = Nursery()
-    with supervising(clock=clock, children=nursery.specs("a"), backoff=Backoff()) as boss:
-        events = boss.subscribe()
-        crash(boss.child("a"))
+    factory = ChildFactory()
+    with supervising(clock=clock, children=factory.specs("a"), backoff=Backoff()) as supervisor:
+        events = supervisor.subscribe()
+        crash(supervisor.child("a"))
         events.wait_for(EventKind.RESTARTING)
 
-        boss.send(TerminateChildRequest(id="a")).wait(timeout=60)
+        supervisor.send(TerminateChildRequest(id="a")).wait(timeout=60)
 
-        assert kinds(boss) == ["started", "exited", "restarting", "terminated"]
+        assert kinds(supervisor) == ["started", "exited", "restarting", "terminated"]
 
 
 def test_a_child_that_failed_too_often_for_itself_is_told_with_the_last_cause() -> None:
-    nursery = Nursery()
-    with supervising(children=nursery.specs("a", intensity=0)) as boss:
-        events = boss.subscribe()
+    factory = ChildFactory()
+    with supervising(children=factory.specs("a", intensity=0)) as supervisor:
+        events = supervisor.subscribe()
 
-        crash(boss.child("a"))
+        crash(supervisor.child("a"))
 
         assert events.wait_for(EventKind.CHILD_GAVE_UP).cause == "Boom('crashed')"
 
@@ -161,46 +161,46 @@ def test_a_child_that_failed_too_often_for_itself_is_told_with_the_last_cause() 
     ("fields", "kind"), [({}, EventKind.GAVE_UP), ({"decide": {Boom: "escalate"}}, EventKind.ESCALATED)]
 )
 def test_a_supervisor_that_gives_up_tells_because_of_whom(fields: Any, kind: EventKind) -> None:
-    nursery = Nursery()
-    with supervising(children=(nursery.spec("a", **fields), nursery.spec("b")), intensity=0) as boss:
-        crash(boss.child("a"))
+    factory = ChildFactory()
+    with supervising(children=(factory.spec("a", **fields), factory.spec("b")), intensity=0) as supervisor:
+        crash(supervisor.child("a"))
 
         with pytest.raises(SupervisorGaveUp):
-            boss.wait(timeout=60)
-        assert kinds(boss) == ["started", "started", "exited", kind.value, "exited", "terminated"]
-        assert (boss.events()[3].child, boss.events()[3].cause) == ("a", "Boom('crashed')")
+            supervisor.wait(timeout=60)
+        assert kinds(supervisor) == ["started", "started", "exited", kind.value, "exited", "terminated"]
+        assert (supervisor.events()[3].child, supervisor.events()[3].cause) == ("a", "Boom('crashed')")
 
 
 def test_an_automatic_shutdown_tells_because_of_whom() -> None:
-    nursery = Nursery()
-    children = nursery.specs("a", restart="temporary", significant=True)
-    with supervising(children=children, auto_shutdown="any_significant") as boss:
-        finish(nursery.loops["a"][0])
+    factory = ChildFactory()
+    children = factory.specs("a", restart="temporary", significant=True)
+    with supervising(children=children, auto_shutdown="any_significant") as supervisor:
+        finish(factory.loops["a"][0])
 
-        boss.wait(timeout=60)
-        assert kinds(boss) == ["started", "exited", "auto_shutdown"]
+        supervisor.wait(timeout=60)
+        assert kinds(supervisor) == ["started", "exited", "auto_shutdown"]
 
 
 @pytest.mark.parametrize(("is_recalled", "kind"), [(False, EventKind.STALLED), (True, EventKind.RECALLED)])
 def test_a_worker_that_gives_no_sign_of_life_is_told_with_its_stack(is_recalled: bool, kind: EventKind) -> None:
-    nursery = Nursery()
-    with supervising(children=nursery.specs("a")) as boss:
+    factory = ChildFactory()
+    with supervising(children=factory.specs("a")) as supervisor:
         stall = StallReport(worker=7, last_heartbeat=1.0, silent_for=12.0, stack="here", is_recalled=is_recalled)
 
-        boss.child("a").send(stall).wait(timeout=60)
+        supervisor.child("a").send(stall).wait(timeout=60)
 
-        event = boss.events()[-1]
+        event = supervisor.events()[-1]
         assert (event.kind, event.worker, event.stack, event.reason) == (kind, 7, "here", "silent for 12.0 s")
 
 
 def test_an_abandonment_is_told_with_its_reason_its_stack_and_what_was_in_hand() -> None:
-    nursery, hold = Nursery(), Hold()
-    with supervising(children=(nursery.spec("a", hold),)) as boss, hold:
-        events = boss.subscribe()
-        nursery.loops["a"][0].feed("held")
+    factory, hold = ChildFactory(), Hold()
+    with supervising(children=(factory.spec("a", hold),)) as supervisor, hold:
+        events = supervisor.subscribe()
+        factory.loops["a"][0].feed("held")
         hold.wait_reached()
 
-        boss.child("a").send(AbandonRequest(reason="it hangs", stack="here")).wait(timeout=60)
+        supervisor.child("a").send(AbandonRequest(reason="it hangs", stack="here")).wait(timeout=60)
 
         abandoned = events.wait_for(EventKind.ABANDONED)
         assert (abandoned.reason, abandoned.stack) == ("it hangs", "here")
@@ -210,14 +210,14 @@ def test_an_abandonment_is_told_with_its_reason_its_stack_and_what_was_in_hand()
 
 
 def test_the_whole_story_of_a_child_is_told_in_order() -> None:
-    nursery = Nursery()
-    with supervising(children=nursery.specs("a")) as boss:
-        events = boss.subscribe()
-        crash_and_wait(boss.child("a"), events)
-        boss.child("a").send(ShutdownRequest()).wait(timeout=60)
-        boss.send(RestartChildRequest(id="a")).wait(timeout=60)
+    factory = ChildFactory()
+    with supervising(children=factory.specs("a")) as supervisor:
+        events = supervisor.subscribe()
+        crash_and_wait(supervisor.child("a"), events)
+        supervisor.child("a").send(ShutdownRequest()).wait(timeout=60)
+        supervisor.send(RestartChildRequest(id="a")).wait(timeout=60)
 
-        assert kinds(boss) == ["started", "exited", "restarting", "started", "exited", "terminated", "started"]
+        assert kinds(supervisor) == ["started", "exited", "restarting", "started", "exited", "terminated", "started"]
 
 
 # What was in hand
@@ -234,8 +234,8 @@ def crashing_loop(mailbox: InMemoryMailbox[str, None]) -> MailboxLoop[str]:
 def test_a_crash_is_told_with_the_message_that_was_in_hand() -> None:
     mailbox: InMemoryMailbox[str, None] = InMemoryMailbox("jobs")
     child = ChildSpec(id="jobs", start=lambda: crashing_loop(mailbox), restart="temporary")
-    with supervising(children=(child,)) as boss:
-        events = boss.subscribe()
+    with supervising(children=(child,)) as supervisor:
+        events = supervisor.subscribe()
         message_id = mailbox.send("crash")
 
         event = events.wait_for(EventKind.EXITED)
@@ -248,17 +248,17 @@ def test_a_crash_is_told_with_the_message_that_was_in_hand() -> None:
 
 def test_what_one_child_had_in_hand_is_not_told_of_another() -> None:
     mailbox: InMemoryMailbox[str, None] = InMemoryMailbox("jobs")
-    nursery, hold = Nursery(), Hold()
+    factory, hold = ChildFactory(), Hold()
     child = ChildSpec(id="jobs", start=lambda: crashing_loop(mailbox), restart="temporary")
-    with supervising(children=(child,)) as boss, hold:
-        events = boss.subscribe()
+    with supervising(children=(child,)) as supervisor, hold:
+        events = supervisor.subscribe()
         mailbox.send("crash")
         assert events.wait_for(EventKind.EXITED).in_hand != ()
-        nursery.holds["a"] = hold
-        boss.send(StartChildRequest(child=nursery.spec("a")))
+        factory.holds["a"] = hold
+        supervisor.send(StartChildRequest(child=factory.spec("a")))
         hold.wait_reached()
-        boss.send(TerminateChildRequest(id="a"))
-        assert boss.children()[0].state == "stopping"
+        supervisor.send(TerminateChildRequest(id="a"))
+        assert supervisor.children()[0].state == "stopping"
 
         hold.release()
 
@@ -270,15 +270,15 @@ def test_what_one_child_had_in_hand_is_not_told_of_another() -> None:
 
 
 def test_the_last_thousand_events_are_kept() -> None:
-    nursery = Nursery()
-    with supervising(children=nursery.specs("a"), intensity=None) as boss:
-        events = boss.subscribe()
-        nursery.failures["a"] = 600
+    factory = ChildFactory()
+    with supervising(children=factory.specs("a"), intensity=None) as supervisor:
+        events = supervisor.subscribe()
+        factory.failures["a"] = 600
 
-        crash(boss.child("a"))
+        crash(supervisor.child("a"))
 
         events.wait_for(EventKind.STARTED)
-        kept = boss.events()
+        kept = supervisor.events()
         assert len(kept) == KEPT == 1_000
         assert kept[-1].kind is EventKind.STARTED
         assert kept[-2].attempt == 601
@@ -286,37 +286,37 @@ def test_the_last_thousand_events_are_kept() -> None:
 
 
 def test_a_stream_has_what_happens_after_the_subscription_in_order() -> None:
-    nursery = Nursery()
-    with supervising(children=nursery.specs("a")) as boss:
-        events = boss.subscribe()
+    factory = ChildFactory()
+    with supervising(children=factory.specs("a")) as supervisor:
+        events = supervisor.subscribe()
 
-        boss.spawn(nursery.spec("b"), timeout=60)
-        boss.spawn(nursery.spec("c"), timeout=60)
+        supervisor.spawn(factory.spec("b"), timeout=60)
+        supervisor.spawn(factory.spec("c"), timeout=60)
 
         assert [events.get(timeout=60).child, events.get(timeout=60).child] == ["b", "c"]
 
 
 def test_a_stream_that_nobody_reads_forgets_the_oldest() -> None:
-    nursery = Nursery()
-    with supervising(children=nursery.specs("a"), intensity=None) as boss:
-        lazy, eager = boss.subscribe(), boss.subscribe()
-        nursery.failures["a"] = 600
+    factory = ChildFactory()
+    with supervising(children=factory.specs("a"), intensity=None) as supervisor:
+        lazy, eager = supervisor.subscribe(), supervisor.subscribe()
+        factory.failures["a"] = 600
 
-        crash(boss.child("a"))
+        crash(supervisor.child("a"))
 
         eager.wait_for(EventKind.STARTED)
-        assert lazy.get(timeout=60) == boss.events()[0]
+        assert lazy.get(timeout=60) == supervisor.events()[0]
 
 
 def test_who_has_unsubscribed_is_told_no_more() -> None:
-    nursery = Nursery()
-    with supervising() as boss:
-        events, others = boss.subscribe(), boss.subscribe()
-        boss.spawn(nursery.spec("a"), timeout=60)
+    factory = ChildFactory()
+    with supervising() as supervisor:
+        events, others = supervisor.subscribe(), supervisor.subscribe()
+        supervisor.spawn(factory.spec("a"), timeout=60)
 
-        boss.send(UnsubscribeRequest(listener=events)).wait(timeout=60)
-        boss.send(UnsubscribeRequest(listener=events)).wait(timeout=60)  # again
-        boss.spawn(nursery.spec("b"), timeout=60)
+        supervisor.send(UnsubscribeRequest(listener=events)).wait(timeout=60)
+        supervisor.send(UnsubscribeRequest(listener=events)).wait(timeout=60)  # again
+        supervisor.spawn(factory.spec("b"), timeout=60)
 
         assert events.get(timeout=60).child == "a"
         assert "0 unread" in repr(events)
@@ -339,14 +339,14 @@ class Listener(pykka.ThreadingActor):
 
 
 def test_an_actor_may_listen() -> None:
-    nursery = Nursery()
+    factory = ChildFactory()
     listener = Listener.start("b")
     done: Ticket[list[str]] = listener.proxy().done.get()
-    with supervising() as boss:
-        boss.send(SubscribeRequest(listener=listener)).wait(timeout=60)
+    with supervising() as supervisor:
+        supervisor.send(SubscribeRequest(listener=listener)).wait(timeout=60)
 
-        boss.spawn(nursery.spec("a"), timeout=60)
-        boss.spawn(nursery.spec("b"), timeout=60)
+        supervisor.spawn(factory.spec("a"), timeout=60)
+        supervisor.spawn(factory.spec("b"), timeout=60)
 
         assert done.wait(timeout=60) == ["a", "b"]
     listener.stop(timeout=60)
@@ -358,30 +358,30 @@ class Deaf(ControlActor):
 
 @pytest.mark.parametrize("kind", [lambda: Listener.start("nobody"), Deaf.start], ids=["pykka", "ours"])
 def test_an_actor_that_has_ended_listens_no_more_and_the_others_do(kind: Any) -> None:
-    nursery = Nursery()
+    factory = ChildFactory()
     listener = kind()
-    with supervising() as boss:
-        boss.send(SubscribeRequest(listener=listener)).wait(timeout=60)
-        events = boss.subscribe()
+    with supervising() as supervisor:
+        supervisor.send(SubscribeRequest(listener=listener)).wait(timeout=60)
+        events = supervisor.subscribe()
         listener.stop(timeout=60)
 
-        boss.spawn(nursery.spec("a"), timeout=60)
-        boss.spawn(nursery.spec("b"), timeout=60)
+        supervisor.spawn(factory.spec("a"), timeout=60)
+        supervisor.spawn(factory.spec("b"), timeout=60)
 
         assert [events.get(timeout=60).child, events.get(timeout=60).child] == ["a", "b"]
 
 
 def test_a_child_that_listens_to_its_own_supervisor_may_die() -> None:
-    nursery = Nursery()
-    with supervising(children=(*nursery.specs("a"), ChildSpec(id="ear", actor=Listener, args=("a",)))) as boss:
-        events = boss.subscribe()
-        ear = boss.child("ear")
-        boss.send(SubscribeRequest(listener=ear)).wait(timeout=60)
+    factory = ChildFactory()
+    with supervising(children=(*factory.specs("a"), ChildSpec(id="ear", actor=Listener, args=("a",)))) as supervisor:
+        events = supervisor.subscribe()
+        ear = supervisor.child("ear")
+        supervisor.send(SubscribeRequest(listener=ear)).wait(timeout=60)
 
         ear.stop(timeout=60)
-        crash_and_wait(boss.child("a"), events)
+        crash_and_wait(supervisor.child("a"), events)
 
-        assert {info.id: info.state.value for info in boss.children()} == {"a": "up", "ear": "down"}
+        assert {info.id: info.state.value for info in supervisor.children()} == {"a": "up", "ear": "down"}
 
 
 def test_what_cannot_listen_is_refused_at_the_sender() -> None:
@@ -390,14 +390,14 @@ def test_what_cannot_listen_is_refused_at_the_sender() -> None:
 
 
 def test_an_event_is_a_value_that_can_be_written_as_json() -> None:
-    nursery = Nursery()
-    with supervising(children=nursery.specs("a")) as boss:
-        events = boss.subscribe()
-        crash_and_wait(boss.child("a"), events)
+    factory = ChildFactory()
+    with supervising(children=factory.specs("a")) as supervisor:
+        events = supervisor.subscribe()
+        crash_and_wait(supervisor.child("a"), events)
 
-        stories = [event.model_dump_json() for event in boss.events()]
+        stories = [event.model_dump_json() for event in supervisor.events()]
 
-        assert tuple(SupervisionEvent.model_validate_json(story) for story in stories) == boss.events()
+        assert tuple(SupervisionEvent.model_validate_json(story) for story in stories) == supervisor.events()
 
 
 def test_an_error_that_cannot_be_printed_is_told_all_the_same() -> None:
@@ -407,11 +407,11 @@ def test_an_error_that_cannot_be_printed_is_told_all_the_same() -> None:
 
         __repr__ = __str__
 
-    nursery = Nursery()
-    with supervising(children=nursery.specs("a")) as boss:
-        events = boss.subscribe()
+    factory = ChildFactory()
+    with supervising(children=factory.specs("a")) as supervisor:
+        events = supervisor.subscribe()
 
-        crash(boss.child("a"), UnspeakableError())
+        crash(supervisor.child("a"), UnspeakableError())
 
         event = events.wait_for(EventKind.EXITED)
         assert event.cause is not None
@@ -422,10 +422,10 @@ def test_an_error_that_cannot_be_printed_is_told_all_the_same() -> None:
 
 
 def test_a_stream_says_how_much_is_unread() -> None:
-    nursery = Nursery()
-    with supervising() as boss:
-        events: EventStream = boss.subscribe()
-        boss.spawn(ChildSpec(id="a", start=ProbeLoop), timeout=60)
-        boss.spawn(nursery.spec("b"), timeout=60)
+    factory = ChildFactory()
+    with supervising() as supervisor:
+        events: EventStream = supervisor.subscribe()
+        supervisor.spawn(ChildSpec(id="a", start=ProbeLoop), timeout=60)
+        supervisor.spawn(factory.spec("b"), timeout=60)
 
         assert repr(events) == "<EventStream, 2 unread>"

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from background import in_background
-from nursery import Nursery, supervising
+from children import ChildFactory, supervising
 
 from loopwarden import ChildSpec, MailboxLoop, Supervisor, Ticket
 from loopwarden.actors import ZOMBIES, AbandonRequest
 from loopwarden.mailbox import InMemoryMailbox
 from loopwarden.supervision import ExitCode, Service
 from loopwarden.supervision.policy._budget import Budget
-from loopwarden.supervision.tree._drain import CloseDown
-from loopwarden.supervision.tree._executor import AT_ONCE, PATIENCE
+from loopwarden.supervision.tree._drain import BeginDrain
+from loopwarden.supervision.tree._executor import AT_ONCE, STOP_MORE_TIMEOUT
 from loopwarden.testing import FakeClock, Hold, ProbeLoop
 
 if TYPE_CHECKING:
@@ -26,13 +26,13 @@ pytestmark = pytest.mark.usefixtures("clock")
 
 
 def test_a_loop_that_is_given_up_leaves_its_worker_behind_and_not_its_actor() -> None:
-    nursery = Nursery()
-    with Hold() as hold, supervising(children=[nursery.spec("stuck", hold)]) as boss:
-        nursery.loops["stuck"][0].feed("held")
+    factory = ChildFactory()
+    with Hold() as hold, supervising(children=[factory.spec("stuck", hold)]) as supervisor:
+        factory.loops["stuck"][0].feed("held")
         hold.wait_reached()
 
-        boss.send(AbandonRequest(reason="told to"))
-        boss.ended.wait(60)
+        supervisor.send(AbandonRequest(reason="told to"))
+        supervisor.ended.wait(60)
 
         assert ZOMBIES.names == ("stuck-worker",)
 
@@ -71,15 +71,17 @@ def test_when_the_budget_is_over_those_with_nothing_in_hand_still_end_cleanly(cl
 
 
 def test_a_short_time_left_does_not_make_children_be_told_one_after_the_other(clock: FakeClock) -> None:
-    nursery, hold = Nursery(), Hold()
+    factory, hold = ChildFactory(), Hold()
     names = tuple(f"loop-{number}" for number in range(AT_ONCE + 8))
-    with supervising(clock=clock, children=tuple(nursery.spec(name, hold) for name in names)) as boss, hold:
-        loops: list[ProbeLoop] = [nursery.loops[name][0] for name in names]
+    with supervising(clock=clock, children=tuple(factory.spec(name, hold) for name in names)) as supervisor, hold:
+        loops: list[ProbeLoop] = [factory.loops[name][0] for name in names]
         for loop in loops:
             loop.feed("held")
         clock.advance(0)  # each of them is held
-        boss.tell(CloseDown(Budget(clock.monotonic(), 2.0), Ticket(), Ticket()))  # they cannot be paused: they stop
+        supervisor.tell(
+            BeginDrain(Budget(clock.monotonic(), 2.0), Ticket(), Ticket())
+        )  # they cannot be paused: they stop
 
-        clock.advance(PATIENCE)
+        clock.advance(STOP_MORE_TIMEOUT)
 
         assert [loop for loop in loops if not loop.stop_asked.is_ready()] == []

@@ -91,10 +91,10 @@ def on_pykka(act: Callable[[Any], object], on_raise: dict[str, BaseException]) -
 
 def on_supervised(act: Callable[[Any], object], on_raise: dict[str, BaseException]) -> list[Any]:
     called: list[Any] = []
-    with Supervisor.open("boss") as boss:
+    with Supervisor.open("boss") as supervisor:
         spec = ChildSpec(id="plain", actor=Supervised, args=(called, on_raise), restart="temporary")
         with suppress(StartFailed):
-            act_and_stop(boss.spawn(spec), act)
+            act_and_stop(supervisor.spawn(spec), act)
     return called
 
 
@@ -192,8 +192,8 @@ def test_supervised_actor_logs_what_ended_it_once(how: Any, error: Any, caplog: 
 @pytest.mark.parametrize("how", [ask, call])
 def test_supervised_actor_tells_its_asker_which_base_exception_ended_it(how: Any) -> None:
     error = Worse("asked")
-    with Supervisor.open("boss") as boss:
-        ref = boss.spawn(ChildSpec(id="plain", actor=Supervised, args=([], {}), restart="temporary"))
+    with Supervisor.open("boss") as supervisor:
+        ref = supervisor.spawn(ChildSpec(id="plain", actor=Supervised, args=([], {}), restart="temporary"))
 
         with pytest.raises(ActorDeadError) as caught:
             how(error)(ref).get(timeout=PATIENCE)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import pykka
 import pytest
-from nursery import Boom, Nursery, outcome, supervising
+from children import Boom, ChildFactory, outcome, supervising
 
 from loopwarden import HealthCheckRequest, LoopActor, MailboxLoop, ShutdownConfirmRequest, Supervisor, Ticket
 from loopwarden._ticket import write
@@ -15,7 +15,7 @@ from loopwarden.actors import ZOMBIES, AbandonRequest, ControlActor, ProcessRequ
 from loopwarden.errors import ActorDeadError, LoopAbandonedError
 from loopwarden.mailbox import InMemoryMailbox
 from loopwarden.supervision import ChildSpec, DaemonScope, EventKind, ExitReason, ReaperActor
-from loopwarden.supervision.tree._incarnation import LAST_SECONDS
+from loopwarden.supervision.tree._incarnation import ABANDON_GRACE
 from loopwarden.testing import FakeClock, Hold, ProbeLoop, wait_no_threads
 
 #: Time stands still unless a test moves it, so nobody is given up because the machine is slow.
@@ -36,13 +36,13 @@ def test_a_child_whose_own_actor_hangs_does_not_keep_its_supervisor_from_ending(
         children = (
             ChildSpec(id="hung", start=lambda: HungActor(ProbeLoop(clock=clock), "hung", clock=clock), shutdown=2.0),
         )
-        with supervising(clock=clock, children=children) as boss:
-            boss.child("hung").tell(hold)
+        with supervising(clock=clock, children=children) as supervisor:
+            supervisor.child("hung").tell(hold)
             hold.wait_reached()
-            stopped = boss.stop(block=False)
+            stopped = supervisor.stop(block=False)
             clock.advance(2.0)
 
-            clock.advance(LAST_SECONDS)
+            clock.advance(ABANDON_GRACE)
 
             assert stopped.wait(timeout=60)
             assert "hung-control" in ZOMBIES.names
@@ -57,12 +57,12 @@ class Strict(pykka.ThreadingActor):
 
 
 def test_an_actor_that_cannot_be_watched_is_a_failure_to_start_and_no_more() -> None:
-    nursery = Nursery()
-    with supervising(children=nursery.specs("a")) as boss:
+    factory = ChildFactory()
+    with supervising(children=factory.specs("a")) as supervisor:
         with pytest.raises(Exception, match="nobody touches me"):
-            boss.spawn(ChildSpec(id="strict", actor=Strict), timeout=60)
+            supervisor.spawn(ChildSpec(id="strict", actor=Strict), timeout=60)
 
-        assert [child.id for child in boss.children()] == ["a"]
+        assert [child.id for child in supervisor.children()] == ["a"]
 
 
 class Launching(ControlActor):
@@ -71,12 +71,12 @@ class Launching(ControlActor):
 
 
 def test_an_actor_that_raises_as_it_is_launched_is_a_failure_to_start_and_no_more() -> None:
-    nursery = Nursery()
-    with supervising(children=nursery.specs("a")) as boss:
+    factory = ChildFactory()
+    with supervising(children=factory.specs("a")) as supervisor:
         with pytest.raises(Exception, match="not me"):
-            boss.spawn(ChildSpec(id="b", start=Launching), timeout=60)
+            supervisor.spawn(ChildSpec(id="b", start=Launching), timeout=60)
 
-        assert [child.id for child in boss.children()] == ["a"]
+        assert [child.id for child in supervisor.children()] == ["a"]
 
 
 class OddError(Exception):
@@ -98,18 +98,18 @@ class MetaError(Exception, metaclass=Unhashable):
 
 @pytest.mark.parametrize("error", [OddError, MetaError])
 def test_an_odd_exception_ends_its_own_child_alone(error: Any) -> None:
-    nursery = Nursery()
-    children = (nursery.spec("odd", decide={ValueError: "stop"}), nursery.spec("a"))
-    with supervising(children=children) as boss:
-        events = boss.subscribe()
+    factory = ChildFactory()
+    children = (factory.spec("odd", decide={ValueError: "stop"}), factory.spec("a"))
+    with supervising(children=children) as supervisor:
+        events = supervisor.subscribe()
 
         def fail() -> None:
             raise error
 
-        boss.child("odd").post(fail)
+        supervisor.child("odd").post(fail)
 
         events.wait_for(EventKind.STARTED, "odd")
-        assert [child.state.value for child in boss.children()] == ["up", "up"]
+        assert [child.state.value for child in supervisor.children()] == ["up", "up"]
 
 
 class SlowError(Exception):
@@ -125,7 +125,7 @@ class SlowError(Exception):
 
 
 def test_the_text_of_an_exception_is_made_on_the_thread_that_raised_it() -> None:
-    nursery = Nursery()
+    factory = ChildFactory()
     SlowError.told.clear()
     threads: list[int] = []
 
@@ -133,9 +133,9 @@ def test_the_text_of_an_exception_is_made_on_the_thread_that_raised_it() -> None
         threads.append(threading.get_ident())
         raise SlowError
 
-    with supervising(children=(nursery.spec("slow", restart="temporary"),)) as boss:
-        events = boss.subscribe()
-        boss.child("slow").post(fail)
+    with supervising(children=(factory.spec("slow", restart="temporary"),)) as supervisor:
+        events = supervisor.subscribe()
+        supervisor.child("slow").post(fail)
 
         event = events.wait_for(EventKind.EXITED)
 
@@ -170,13 +170,13 @@ class Plain(pykka.ThreadingActor):
 @pytest.mark.parametrize("spec", [ChildSpec(id="c", start=Own), ChildSpec(id="c", actor=Plain)], ids=["own", "plain"])
 def test_everybody_who_asked_an_actor_that_is_abandoned_is_answered(spec: ChildSpec) -> None:
     spec = spec.model_copy(update={"shutdown": "brutal_kill"})
-    with Hold() as hold, supervising(children=(spec,)) as boss:
-        ref = boss.child("c")
+    with Hold() as hold, supervising(children=(spec,)) as supervisor:
+        ref = supervisor.child("c")
         in_hand = ref.ask(hold, block=False)
         hold.wait_reached()
         behind = [ref.ask("behind", block=False) for _ in range(3)]
 
-        boss.stop(timeout=60)
+        supervisor.stop(timeout=60)
 
         assert {type(outcome(ticket)) for ticket in (in_hand, *behind)} == {ActorDeadError}
         assert not hold.is_released
@@ -185,10 +185,10 @@ def test_everybody_who_asked_an_actor_that_is_abandoned_is_answered(spec: ChildS
 
 def test_a_plain_actor_that_is_killed_while_many_ask_leaves_no_thread() -> None:
     for _ in range(20):
-        with supervising(children=(ChildSpec(id="c", actor=Plain, shutdown="brutal_kill"),)) as boss:
-            ref = boss.child("c")
+        with supervising(children=(ChildSpec(id="c", actor=Plain, shutdown="brutal_kill"),)) as supervisor:
+            ref = supervisor.child("c")
             tickets = [ref.ask("hello", block=False) for _ in range(20)]
-            boss.stop(block=False)
+            supervisor.stop(block=False)
             tickets += [ref.ask("hello", block=False) for _ in range(20)]
             for ticket in tickets:
                 assert ticket.wait_ready(timeout=60)
@@ -234,35 +234,35 @@ def test_a_supervisor_is_not_ended_by_what_it_cannot_do() -> None:
         @__class__.setter
         def __class__(self, _: Any) -> None: ...
 
-    nursery = Nursery()
-    with supervising(children=nursery.specs("a")) as boss:
-        boss.tell(Odd())
-        boss.proxy().on_start.defer("too", "many")
+    factory = ChildFactory()
+    with supervising(children=factory.specs("a")) as supervisor:
+        supervisor.tell(Odd())
+        supervisor.proxy().on_start.defer("too", "many")
 
-        assert boss.send(HealthCheckRequest()).wait(timeout=60).running
+        assert supervisor.send(HealthCheckRequest()).wait(timeout=60).running
 
 
 def test_an_abandoned_supervisor_was_killed_and_did_not_end_normally() -> None:
-    nursery = Nursery()
-    inner = ChildSpec(id="inner", start=lambda: Supervisor("inner", children=nursery.specs("a")), restart="transient")
-    with supervising(children=(inner,)) as boss:
-        events = boss.subscribe()
+    factory = ChildFactory()
+    inner = ChildSpec(id="inner", start=lambda: Supervisor("inner", children=factory.specs("a")), restart="transient")
+    with supervising(children=(inner,)) as supervisor:
+        events = supervisor.subscribe()
 
-        boss.child("inner").send(AbandonRequest(reason="no patience"))
+        supervisor.child("inner").send(AbandonRequest(reason="no patience"))
 
         assert events.wait_for(EventKind.EXITED, "inner").reason == ExitReason.KILLED
         events.wait_for(EventKind.STARTED, "inner")
 
 
 def test_the_end_of_a_child_whose_factory_is_at_work_is_not_confirmed_before() -> None:
-    nursery, hold = Nursery(), Hold()
-    with supervising(children=nursery.specs("b")) as boss, hold:
-        nursery.holds["b"] = hold
-        boss.child("b").post(_crash)
+    factory, hold = ChildFactory(), Hold()
+    with supervising(children=factory.specs("b")) as supervisor, hold:
+        factory.holds["b"] = hold
+        supervisor.child("b").post(_crash)
         hold.wait_reached()
-        ref = boss.child("b")
+        ref = supervisor.child("b")
         confirmed = ref.send(ShutdownConfirmRequest())
-        boss.send(HealthCheckRequest()).wait(timeout=60)
+        supervisor.send(HealthCheckRequest()).wait(timeout=60)
 
         assert not confirmed.is_ready()
         ref.stop(block=False)
@@ -275,9 +275,9 @@ def _crash() -> None:
 
 
 def test_nobody_cancels_the_end_of_a_child_for_the_others() -> None:
-    nursery = Nursery()
-    with supervising(children=nursery.specs("a")) as boss:
-        ref = boss.child("a")
+    factory = ChildFactory()
+    with supervising(children=factory.specs("a")) as supervisor:
+        ref = supervisor.child("a")
 
         assert not ref.ended.cancel()
         assert not ref.ready.cancel()

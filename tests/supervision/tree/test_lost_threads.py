@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import pykka
 import pytest
-from nursery import Boom, Nursery, crash, crash_and_wait, outcome, supervising, wake
+from children import Boom, ChildFactory, crash, crash_and_wait, outcome, supervising, wake
 
 from loopwarden import HealthCheckRequest, ProcessRequest, ShutdownRequest
 from loopwarden.clock import SystemClock
@@ -55,19 +55,19 @@ def no_actor_stays_behind() -> Iterator[None]:
         wake(Plain.made.pop())
 
 
-def states(boss: SupervisorRef) -> dict[str, str]:
-    return {info.id: info.state.value for info in boss.children()}
+def states(supervisor: SupervisorRef) -> dict[str, str]:
+    return {info.id: info.state.value for info in supervisor.children()}
 
 
-def loop(nursery: Nursery) -> ChildSpec:
-    return nursery.spec("a")
+def loop(factory: ChildFactory) -> ChildSpec:
+    return factory.spec("a")
 
 
-def plain(_: Nursery) -> ChildSpec:
+def plain(_: ChildFactory) -> ChildSpec:
     return ChildSpec(id="a", actor=Plain)
 
 
-def inner(_: Nursery, machine: Machine) -> ChildSpec:
+def inner(_: ChildFactory, machine: Machine) -> ChildSpec:
     return ChildSpec(id="a", start=lambda: Supervisor("a", clock=machine.clock))
 
 
@@ -80,46 +80,46 @@ THREADS = pytest.mark.parametrize(
 
 @THREADS
 def test_a_child_for_which_there_is_no_thread_could_not_be_started(
-    make: Callable[[Nursery], ChildSpec], thread: str
+    make: Callable[[ChildFactory], ChildSpec], thread: str
 ) -> None:
-    nursery, machine = Nursery(), Machine()
-    with supervising(clock=machine.clock) as boss:
+    factory, machine = ChildFactory(), Machine()
+    with supervising(clock=machine.clock) as supervisor:
         machine.lost = (thread,)
 
         with pytest.raises(StartFailed, match="child 'a' could not be started: RuntimeError") as caught:
-            boss.spawn(make(nursery), timeout=60)
+            supervisor.spawn(make(factory), timeout=60)
 
         assert isinstance(caught.value.__cause__, RuntimeError)
-        assert states(boss) == {}
+        assert states(supervisor) == {}
         machine.lost = ()
-        boss.spawn(make(nursery), timeout=60)
+        supervisor.spawn(make(factory), timeout=60)
 
 
 @THREADS
 def test_a_supervisor_whose_first_child_has_no_thread_ends_with_that_cause(
-    make: Callable[[Nursery], ChildSpec], thread: str
+    make: Callable[[ChildFactory], ChildSpec], thread: str
 ) -> None:
-    nursery, machine = Nursery(), Machine()
+    factory, machine = ChildFactory(), Machine()
     machine.lost = (thread,)
 
     with pytest.raises(StartFailed, match="child 'a'"):
-        Supervisor.start("boss", clock=machine.clock, children=(make(nursery),))
+        Supervisor.start("boss", clock=machine.clock, children=(make(factory),))
 
     assert wait_no_threads() == []
 
 
 @THREADS
 def test_a_restart_for_which_there_is_no_thread_is_tried_again(
-    make: Callable[[Nursery], ChildSpec], thread: str
+    make: Callable[[ChildFactory], ChildSpec], thread: str
 ) -> None:
     def fail() -> None:
         raise Boom
 
-    nursery, machine, hold = Nursery(), Machine(), Hold()
+    factory, machine, hold = ChildFactory(), Machine(), Hold()
     backoff = Backoff(minimum=2.0, jitter=0.0)
-    with supervising(clock=machine.clock, children=(make(nursery),), backoff=backoff) as boss, hold:
-        events = boss.subscribe()
-        ref = boss.child("a")
+    with supervising(clock=machine.clock, children=(make(factory),), backoff=backoff) as supervisor, hold:
+        events = supervisor.subscribe()
+        ref = supervisor.child("a")
         if make is plain:
             ref.tell(fail)
         else:
@@ -128,7 +128,7 @@ def test_a_restart_for_which_there_is_no_thread_is_tried_again(
         machine.clock.advance(0)  # the thread of the crew is idle
         machine.lost = (thread,)
         # The one idle thread of the crew is held, so that the next job needs a new one.
-        guest = boss.send(StartChildRequest(child=ChildSpec(id="guest", start=hold)))
+        guest = supervisor.send(StartChildRequest(child=ChildSpec(id="guest", start=hold)))
         hold.wait_reached()
         machine.clock.advance(2.0)
         failed = events.wait_for(EventKind.START_FAILED)
@@ -149,59 +149,59 @@ def test_without_threads_for_ever_the_supervisor_gives_up_and_ends(thread: str) 
     def fail() -> None:
         raise Boom
 
-    nursery, machine = Nursery(), Machine()
-    child = plain(nursery) if thread == "a-actor" else loop(nursery)
-    with supervising(clock=machine.clock, children=(child, nursery.spec("b")), intensity=5) as boss:
+    factory, machine = ChildFactory(), Machine()
+    child = plain(factory) if thread == "a-actor" else loop(factory)
+    with supervising(clock=machine.clock, children=(child, factory.spec("b")), intensity=5) as supervisor:
         machine.lost = (thread,)
         if thread == "a-actor":
-            boss.child("a").tell(fail)
+            supervisor.child("a").tell(fail)
         else:
-            crash(boss.child("a"))
+            crash(supervisor.child("a"))
 
         with pytest.raises(SupervisorGaveUp) as caught:
-            boss.wait(timeout=60)
+            supervisor.wait(timeout=60)
 
         assert isinstance(caught.value.__cause__, RuntimeError)
     assert wait_no_threads() == []
 
 
 def test_a_restart_by_hand_without_a_thread_is_answered() -> None:
-    nursery, machine = Nursery(), Machine()
-    with supervising(clock=machine.clock, children=nursery.specs("a")) as boss:
-        boss.child("a").stop(timeout=60)
+    factory, machine = ChildFactory(), Machine()
+    with supervising(clock=machine.clock, children=factory.specs("a")) as supervisor:
+        supervisor.child("a").stop(timeout=60)
         machine.lost = ("a-control",)
 
-        assert isinstance(outcome(boss.send(RestartChildRequest(id="a"))), StartFailed)
-        assert states(boss) == {"a": "down"}
+        assert isinstance(outcome(supervisor.send(RestartChildRequest(id="a"))), StartFailed)
+        assert states(supervisor) == {"a": "down"}
 
 
 def test_a_supervisor_that_has_no_thread_itself_says_so_and_answers() -> None:
-    nursery, machine = Nursery(), Machine()
+    factory, machine = ChildFactory(), Machine()
     machine.lost = ("-supervisor",)
 
     with pytest.raises(RuntimeError, match="can't start new thread"):
-        Supervisor.start("boss", clock=machine.clock, children=nursery.specs("a"))
+        Supervisor.start("boss", clock=machine.clock, children=factory.specs("a"))
 
-    actor = Supervisor("boss", clock=machine.clock, children=nursery.specs("a"))
+    actor = Supervisor("boss", clock=machine.clock, children=factory.specs("a"))
     with pytest.raises(RuntimeError):
         actor.launch()
-    boss = actor.actor_ref
-    assert isinstance(boss.ended.wait(timeout=60).cause, RuntimeError)
-    assert isinstance(outcome(boss.ready), ActorDeadError)
-    assert isinstance(outcome(boss.send(StartChildRequest(child=nursery.spec("b")))), ActorDeadError)
-    assert not boss.send(ShutdownRequest()).wait(timeout=60).clean_shutdown
-    assert nursery.log == []
+    supervisor = actor.actor_ref
+    assert isinstance(supervisor.ended.wait(timeout=60).cause, RuntimeError)
+    assert isinstance(outcome(supervisor.ready), ActorDeadError)
+    assert isinstance(outcome(supervisor.send(StartChildRequest(child=factory.spec("b")))), ActorDeadError)
+    assert not supervisor.send(ShutdownRequest()).wait(timeout=60).clean_shutdown
+    assert factory.log == []
 
 
 def test_a_supervisor_below_that_has_no_thread_could_not_be_started() -> None:
-    nursery, machine = Nursery(), Machine()
-    with supervising(clock=machine.clock, children=nursery.specs("b")) as boss:
+    factory, machine = ChildFactory(), Machine()
+    with supervising(clock=machine.clock, children=factory.specs("b")) as supervisor:
         machine.lost = ("a-supervisor",)
 
         with pytest.raises(StartFailed, match="child 'a' could not be started: RuntimeError"):
-            boss.spawn(inner(nursery, machine), timeout=60)
+            supervisor.spawn(inner(factory, machine), timeout=60)
 
-        assert states(boss) == {"b": "up"}
+        assert states(supervisor) == {"b": "up"}
 
 
 def test_without_a_thread_for_the_helpers_children_are_stopped_all_the_same() -> None:
@@ -219,19 +219,19 @@ def test_without_a_thread_for_the_helpers_children_are_stopped_all_the_same() ->
 
     machine = Machine()
     machine.lost = ("-helper", "-stopper", "-returns")
-    with supervising(clock=machine.clock, children=(ChildSpec(id="a", start=Foreign),)) as boss:
+    with supervising(clock=machine.clock, children=(ChildSpec(id="a", start=Foreign),)) as supervisor:
         pass
 
-    assert boss.ended.wait(timeout=60).cause is None
+    assert supervisor.ended.wait(timeout=60).cause is None
     assert wait_no_threads() == []
 
 
 def test_a_brutal_kill_needs_no_thread() -> None:
-    nursery, machine = Nursery(), Machine()
-    with supervising(clock=machine.clock, children=nursery.specs("a", shutdown="brutal_kill")) as boss:
+    factory, machine = ChildFactory(), Machine()
+    with supervising(clock=machine.clock, children=factory.specs("a", shutdown="brutal_kill")) as supervisor:
         machine.left = 0
 
-    assert boss.ended.wait(timeout=60).cause is None
+    assert supervisor.ended.wait(timeout=60).cause is None
     assert wait_no_threads() == []
 
 
@@ -247,63 +247,63 @@ def timeless() -> SystemClock:
 
 
 def test_without_timers_a_restart_comes_at_once() -> None:
-    nursery = Nursery()
-    with supervising(clock=timeless(), children=nursery.specs("a"), backoff=Backoff(minimum=50.0)) as boss:
-        events = boss.subscribe()
+    factory = ChildFactory()
+    with supervising(clock=timeless(), children=factory.specs("a"), backoff=Backoff(minimum=50.0)) as supervisor:
+        events = supervisor.subscribe()
 
-        crash_and_wait(boss.child("a"), events)
+        crash_and_wait(supervisor.child("a"), events)
 
-        assert boss.child("a").send(ProcessRequest(body=1)).wait(timeout=60) == 1
+        assert supervisor.child("a").send(ProcessRequest(body=1)).wait(timeout=60) == 1
 
 
 def test_without_timers_everything_that_can_be_stopped_is() -> None:
-    nursery = Nursery()
+    factory = ChildFactory()
     children = (
-        loop(nursery),
+        loop(factory),
         ChildSpec(id="plain", actor=Plain),
-        ChildSpec(id="inner", start=lambda: Supervisor("inner", clock=clock, children=nursery.specs("b"))),
+        ChildSpec(id="inner", start=lambda: Supervisor("inner", clock=clock, children=factory.specs("b"))),
         ChildSpec(id="limited", shutdown=5.0, start=lambda: Supervisor("limited", clock=clock)),
     )
     clock = timeless()
 
-    with supervising(clock=clock, children=children) as boss:
-        assert boss.send(ShutdownRequest()).wait(timeout=60).clean_shutdown
+    with supervising(clock=clock, children=children) as supervisor:
+        assert supervisor.send(ShutdownRequest()).wait(timeout=60).clean_shutdown
 
-    assert boss.ended.wait(timeout=60).cause is None
+    assert supervisor.ended.wait(timeout=60).cause is None
     assert wait_no_threads() == []
 
 
 @pytest.mark.parametrize("strategy", ["one_for_one", "one_for_all"])
 def test_without_timers_a_supervisor_that_gives_up_ends_with_all_its_plain_actors(strategy: Any) -> None:
-    nursery = Nursery()
-    children = (nursery.spec("a"), ChildSpec(id="b", actor=Plain), ChildSpec(id="c", actor=Plain))
-    with supervising(clock=timeless(), children=children, intensity=0, strategy=strategy) as boss:
-        crash(boss.child("a"))
+    factory = ChildFactory()
+    children = (factory.spec("a"), ChildSpec(id="b", actor=Plain), ChildSpec(id="c", actor=Plain))
+    with supervising(clock=timeless(), children=children, intensity=0, strategy=strategy) as supervisor:
+        crash(supervisor.child("a"))
 
         with pytest.raises(SupervisorGaveUp):
-            boss.wait(timeout=60)
+            supervisor.wait(timeout=60)
 
     assert wait_no_threads() == []
 
 
 def test_without_timers_a_single_child_is_stopped_by_its_ref() -> None:
-    nursery = Nursery()
-    children = (loop(nursery), ChildSpec(id="plain", actor=Plain))
-    with supervising(clock=timeless(), children=children) as boss:
+    factory = ChildFactory()
+    children = (loop(factory), ChildSpec(id="plain", actor=Plain))
+    with supervising(clock=timeless(), children=children) as supervisor:
         for name in ("a", "plain"):
-            boss.child(name).send(ShutdownRequest()).wait(timeout=60)
+            supervisor.child(name).send(ShutdownRequest()).wait(timeout=60)
 
-        assert states(boss) == {"a": "down", "plain": "down"}
+        assert states(supervisor) == {"a": "down", "plain": "down"}
 
 
 def test_without_timers_a_factory_that_hangs_has_no_time() -> None:
-    nursery = Nursery()
+    factory = ChildFactory()
     with Hold() as hold:
-        nursery.holds["a"] = hold
-        boss = Supervisor("boss", clock=timeless(), children=nursery.specs("a")).launch()
+        factory.holds["a"] = hold
+        supervisor = Supervisor("boss", clock=timeless(), children=factory.specs("a")).launch()
         hold.wait_reached()
 
-        assert boss.stop(timeout=60) is True
+        assert supervisor.stop(timeout=60) is True
 
     assert wait_no_threads() == []
 
@@ -313,20 +313,20 @@ def test_without_timers_a_factory_that_hangs_has_no_time() -> None:
 
 @pytest.mark.parametrize("left", range(9))
 def test_wherever_threads_run_out_every_ticket_resolves_and_nothing_hangs(left: int) -> None:
-    nursery, machine = Nursery(), Machine()
-    children = (loop(nursery), ChildSpec(id="plain", actor=Plain), inner_with_a_leaf(nursery, machine))
-    boss = Supervisor("boss", clock=machine.clock, backoff=None)
-    boss.launch()
+    factory, machine = ChildFactory(), Machine()
+    children = (loop(factory), ChildSpec(id="plain", actor=Plain), inner_with_a_leaf(factory, machine))
+    supervisor = Supervisor("boss", clock=machine.clock, backoff=None)
+    supervisor.launch()
     machine.left = left
 
-    tickets: list[Any] = [boss.actor_ref.send(StartChildRequest(child=child)) for child in children]
+    tickets: list[Any] = [supervisor.actor_ref.send(StartChildRequest(child=child)) for child in children]
     answers = [outcome(ticket) for ticket in tickets]
 
     assert all(not isinstance(answer, BaseException) or isinstance(answer, StartFailed) for answer in answers)
-    assert boss.actor_ref.send(HealthCheckRequest()).wait(timeout=60).running
-    assert boss.actor_ref.stop(timeout=60) is True
+    assert supervisor.actor_ref.send(HealthCheckRequest()).wait(timeout=60).running
+    assert supervisor.actor_ref.stop(timeout=60) is True
     assert wait_no_threads() == []
 
 
-def inner_with_a_leaf(nursery: Nursery, machine: Machine) -> ChildSpec:
-    return ChildSpec(id="inner", start=lambda: Supervisor("inner", clock=machine.clock, children=nursery.specs("leaf")))
+def inner_with_a_leaf(factory: ChildFactory, machine: Machine) -> ChildSpec:
+    return ChildSpec(id="inner", start=lambda: Supervisor("inner", clock=machine.clock, children=factory.specs("leaf")))

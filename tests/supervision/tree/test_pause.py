@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pykka
 import pytest
-from nursery import Nursery, crash, supervising
+from children import ChildFactory, crash, supervising
 
 from loopwarden import ChildSpec, HealthCheckRequest, MailboxLoop, Supervisor, Ticket
 from loopwarden._backoff import Backoff
@@ -40,11 +40,11 @@ def test_a_supervisor_pauses_and_resumes_all_that_is_below_it(jobs: Box, clock: 
     inner = ChildSpec(
         id="inner", start=lambda: Supervisor("inner", children=[spec(jobs, handle, clock, "deep")], clock=clock)
     )
-    with supervising(clock=clock, children=[spec(jobs, handle, clock, "flat"), inner]) as boss:
-        drained = boss.send(DrainRequest(timeout=5)).wait(60)
+    with supervising(clock=clock, children=[spec(jobs, handle, clock, "flat"), inner]) as supervisor:
+        drained = supervisor.send(DrainRequest(timeout=5)).wait(60)
         jobs.send("later")
-        paused = activity(boss.child("flat"))
-        resumed = boss.send(ResumeRequest()).wait(60)
+        paused = activity(supervisor.child("flat"))
+        resumed = supervisor.send(ResumeRequest()).wait(60)
 
         assert (drained.taking, drained.drained, drained.loop_name) == (False, True, "boss")
         assert [child.loop_name for child in drained.children] == ["flat", "inner"]
@@ -56,11 +56,11 @@ def test_the_counts_of_a_tree_are_those_of_all_loops(jobs: Box, clock: FakeClock
     jobs.send("in hand")
     with (
         Hold() as hold,
-        supervising(clock=clock, children=[spec(jobs, hold, clock), spec(jobs, hold, clock, "idle")]) as boss,
+        supervising(clock=clock, children=[spec(jobs, hold, clock), spec(jobs, hold, clock, "idle")]) as supervisor,
     ):
         hold.wait_reached()
-        paused = boss.send(PauseRequest()).wait(60)
-        drained = boss.send(DrainRequest(timeout=60))
+        paused = supervisor.send(PauseRequest()).wait(60)
+        drained = supervisor.send(DrainRequest(timeout=60))
         hold.release()
 
         assert (paused.in_hand, paused.drained, paused.taking) == (1, False, False)
@@ -68,11 +68,11 @@ def test_the_counts_of_a_tree_are_those_of_all_loops(jobs: Box, clock: FakeClock
 
 
 def test_a_child_that_is_added_to_a_paused_supervisor_waits_too(jobs: Box, clock: FakeClock) -> None:
-    with supervising(clock=clock) as boss:
-        boss.send(PauseRequest()).wait(60)
+    with supervising(clock=clock) as supervisor:
+        supervisor.send(PauseRequest()).wait(60)
         jobs.send("later")
-        child = boss.spawn(spec(jobs, lambda message: None, clock))
-        inner = boss.spawn(
+        child = supervisor.spawn(spec(jobs, lambda message: None, clock))
+        inner = supervisor.spawn(
             ChildSpec(
                 id="inner",
                 start=lambda: Supervisor("inner", children=[spec(jobs, lambda message: None, clock)], clock=clock),
@@ -86,9 +86,9 @@ def test_a_child_that_is_added_to_a_paused_supervisor_waits_too(jobs: Box, clock
 
 @pytest.mark.parametrize("whom", ["child", "supervisor"])
 def test_a_pause_holds_over_restarts(jobs: Box, clock: FakeClock, whom: str) -> None:
-    with supervising(clock=clock, children=[spec(jobs, lambda message: None, clock)]) as boss:
-        child, events = boss.child("loop"), boss.subscribe()
-        (boss if whom == "supervisor" else child).send(PauseRequest()).wait(60)
+    with supervising(clock=clock, children=[spec(jobs, lambda message: None, clock)]) as supervisor:
+        child, events = supervisor.child("loop"), supervisor.subscribe()
+        (supervisor if whom == "supervisor" else child).send(PauseRequest()).wait(60)
         jobs.send("later")
         crash(child)
         events.wait_for("started")
@@ -99,8 +99,8 @@ def test_a_pause_holds_over_restarts(jobs: Box, clock: FakeClock, whom: str) -> 
 
 def test_a_child_that_is_not_there_is_paused_for_its_next_life(jobs: Box, clock: FakeClock) -> None:
     slow = spec(jobs, lambda message: None, clock, backoff=Backoff(minimum=10, jitter=0))
-    with supervising(clock=clock, children=[slow]) as boss:
-        child, events = boss.child("loop"), boss.subscribe()
+    with supervising(clock=clock, children=[slow]) as supervisor:
+        child, events = supervisor.child("loop"), supervisor.subscribe()
         crash(child)
         events.wait_for("restarting")
         paused = child.send(PauseRequest()).wait(60)
@@ -114,14 +114,14 @@ def test_a_child_that_is_not_there_is_paused_for_its_next_life(jobs: Box, clock:
 
 
 def test_a_loop_that_cannot_be_paused_is_told_apart(jobs: Box, clock: FakeClock) -> None:
-    nursery = Nursery()
-    with supervising(clock=clock, children=[nursery.spec("foreign"), spec(jobs, print, clock)]) as boss:
-        status = boss.send(DrainRequest()).wait(60)
+    factory = ChildFactory()
+    with supervising(clock=clock, children=[factory.spec("foreign"), spec(jobs, print, clock)]) as supervisor:
+        status = supervisor.send(DrainRequest()).wait(60)
 
         assert [(child.loop_name, child.taking) for child in status.children] == [("foreign", True), ("loop", False)]
         assert (status.taking, status.drained) == (True, False)
         with pytest.raises(UnsupportedRequestError, match="ProbeLoop has no pause"):
-            boss.child("foreign").send(PauseRequest()).wait(60)
+            supervisor.child("foreign").send(PauseRequest()).wait(60)
 
 
 def test_a_loop_whose_pause_raises_is_not_told_as_drained(jobs: Box, clock: FakeClock) -> None:
@@ -130,22 +130,22 @@ def test_a_loop_whose_pause_raises_is_not_told_as_drained(jobs: Box, clock: Fake
             raise OSError("no")
 
     stubborn = ChildSpec(id="loop", start=lambda: Stubborn(jobs, print, clock=clock))
-    with supervising(clock=clock, children=[stubborn]) as boss:
-        status = boss.send(DrainRequest()).wait(60)
+    with supervising(clock=clock, children=[stubborn]) as supervisor:
+        status = supervisor.send(DrainRequest()).wait(60)
 
         assert (status.taking, status.drained) == (True, False)
 
 
 def test_a_plain_actor_takes_no_messages_that_could_be_paused(clock: FakeClock) -> None:
-    with supervising(clock=clock, children=[ChildSpec(id="plain", actor=pykka.ThreadingActor)]) as boss:
-        assert boss.send(DrainRequest()).wait(60).drained
+    with supervising(clock=clock, children=[ChildSpec(id="plain", actor=pykka.ThreadingActor)]) as supervisor:
+        assert supervisor.send(DrainRequest()).wait(60).drained
         with pytest.raises(UnsupportedRequestError, match=r"child 'plain'.*PauseRequest.*takes no messages"):
-            boss.child("plain").send(PauseRequest()).wait(60)
+            supervisor.child("plain").send(PauseRequest()).wait(60)
 
 
 def test_a_child_that_is_gone_cannot_be_paused(jobs: Box, clock: FakeClock) -> None:
-    with supervising(clock=clock, children=[spec(jobs, print, clock, restart="temporary")]) as boss:
-        child = boss.child("loop")
+    with supervising(clock=clock, children=[spec(jobs, print, clock, restart="temporary")]) as supervisor:
+        child = supervisor.child("loop")
         child.stop()
 
         with pytest.raises(ChildNotFoundError):
@@ -154,8 +154,8 @@ def test_a_child_that_is_gone_cannot_be_paused(jobs: Box, clock: FakeClock) -> N
 
 def test_a_request_through_a_childs_ref_carries_its_ticket(jobs: Box, clock: FakeClock) -> None:
     ticket: Ticket[Any] = Ticket()
-    with supervising(clock=clock, children=[spec(jobs, print, clock)]) as boss:
-        boss.child("loop").tell(PauseRequest(ticket=ticket))
+    with supervising(clock=clock, children=[spec(jobs, print, clock)]) as supervisor:
+        supervisor.child("loop").tell(PauseRequest(ticket=ticket))
 
         assert ticket.wait(60).taking is False
 

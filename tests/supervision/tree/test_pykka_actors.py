@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pykka
 import pytest
-from nursery import Boom, Nursery, outcome, supervising, wake
+from children import Boom, ChildFactory, outcome, supervising, wake
 
 from loopwarden import HealthCheckRequest, ProcessRequest, ShutdownRequest
 from loopwarden._blocking import SYSTEM
@@ -86,23 +86,23 @@ def stop_yourself(actor: Plain) -> None:
     actor.stop()
 
 
-def states(boss: SupervisorRef) -> dict[str, str]:
-    return {info.id: info.state.value for info in boss.children()}
+def states(supervisor: SupervisorRef) -> dict[str, str]:
+    return {info.id: info.state.value for info in supervisor.children()}
 
 
-def seen(boss: SupervisorRef, child: str = "plain") -> Counter[str]:
-    return Counter(str(event.kind) for event in boss.events() if event.child == child)
+def seen(supervisor: SupervisorRef, child: str = "plain") -> Counter[str]:
+    return Counter(str(event.kind) for event in supervisor.events() if event.child == child)
 
 
-def with_siblings(nursery: Nursery, child: ChildSpec) -> tuple[ChildSpec, ...]:
-    return (child, ChildSpec(id="sibling", actor=Plain), nursery.spec("loop"))
+def with_siblings(factory: ChildFactory, child: ChildSpec) -> tuple[ChildSpec, ...]:
+    return (child, ChildSpec(id="sibling", actor=Plain), factory.spec("loop"))
 
 
-def siblings_are_untouched(boss: SupervisorRef) -> bool:
+def siblings_are_untouched(supervisor: SupervisorRef) -> bool:
     """Ask them; their answers say that they live, their events that it is still their first life."""
-    assert boss.child("sibling").ask("are you there?", timeout=60) == "are you there?"
-    assert boss.child("loop").ask(ProcessRequest(body="are you there?"), timeout=60) == "are you there?"
-    return seen(boss, "sibling") == seen(boss, "loop") == Counter(started=1)
+    assert supervisor.child("sibling").ask("are you there?", timeout=60) == "are you there?"
+    assert supervisor.child("loop").ask(ProcessRequest(body="are you there?"), timeout=60) == "are you there?"
+    return seen(supervisor, "sibling") == seen(supervisor, "loop") == Counter(started=1)
 
 
 #: What is left of a child after an end by an error, and how many starts it had.
@@ -125,16 +125,22 @@ def wait_replaced(events: Any, left: str | None) -> None:
 def test_what_is_raised_in_a_tell_ends_this_actor_alone_and_is_seen_once(
     how: Callable[[Plain], None], restart: Any, left: str | None, starts: int
 ) -> None:
-    nursery = Nursery()
-    with supervising(children=with_siblings(nursery, ChildSpec(id="plain", actor=Plain, restart=restart))) as boss:
-        events = boss.subscribe()
+    factory = ChildFactory()
+    with supervising(
+        children=with_siblings(factory, ChildSpec(id="plain", actor=Plain, restart=restart))
+    ) as supervisor:
+        events = supervisor.subscribe()
 
-        boss.child("plain").tell(how)
+        supervisor.child("plain").tell(how)
 
         wait_replaced(events, left)
-        assert states(boss).get("plain") == left
-        assert (seen(boss)["exited"], seen(boss)["started"], seen(boss)["start_failed"]) == (1, starts, 0)
-        assert siblings_are_untouched(boss)
+        assert states(supervisor).get("plain") == left
+        assert (seen(supervisor)["exited"], seen(supervisor)["started"], seen(supervisor)["start_failed"]) == (
+            1,
+            starts,
+            0,
+        )
+        assert siblings_are_untouched(supervisor)
 
 
 @every_type
@@ -142,47 +148,49 @@ def test_what_is_raised_in_a_tell_ends_this_actor_alone_and_is_seen_once(
 def test_a_base_exception_in_an_ask_ends_the_actor_and_the_asker_is_told_why(
     how: Callable[[Plain], None], restart: Any, left: str | None, starts: int
 ) -> None:
-    nursery = Nursery()
-    with supervising(children=with_siblings(nursery, ChildSpec(id="plain", actor=Plain, restart=restart))) as boss:
-        events = boss.subscribe()
+    factory = ChildFactory()
+    with supervising(
+        children=with_siblings(factory, ChildSpec(id="plain", actor=Plain, restart=restart))
+    ) as supervisor:
+        events = supervisor.subscribe()
 
         with pytest.raises(ActorDeadError) as caught:
-            boss.child("plain").ask(how, timeout=60)
+            supervisor.child("plain").ask(how, timeout=60)
 
         assert isinstance(caught.value.__cause__, (SystemExit, KeyboardInterrupt))
         wait_replaced(events, left)
-        assert (seen(boss)["exited"], seen(boss)["started"]) == (1, starts)
-        assert siblings_are_untouched(boss)
+        assert (seen(supervisor)["exited"], seen(supervisor)["started"]) == (1, starts)
+        assert siblings_are_untouched(supervisor)
 
 
 @pytest.mark.parametrize("error", [Boom(), SystemExit(), KeyboardInterrupt()], ids=repr)
 def test_what_on_start_raises_is_a_failed_start(error: BaseException) -> None:
-    nursery = Nursery()
+    factory = ChildFactory()
     child = ChildSpec(id="plain", actor=Fragile, args=({"on_start": [error]},))
-    with supervising(children=with_siblings(nursery, ChildSpec(id="other", actor=Plain))) as boss:
+    with supervising(children=with_siblings(factory, ChildSpec(id="other", actor=Plain))) as supervisor:
         with pytest.raises(StartFailed, match="child 'plain'") as caught:
-            boss.spawn(child, timeout=60)
+            supervisor.spawn(child, timeout=60)
 
         assert caught.value.__cause__ is error
-        assert seen(boss) == Counter(start_failed=1)
-        assert siblings_are_untouched(boss)
+        assert seen(supervisor) == Counter(start_failed=1)
+        assert siblings_are_untouched(supervisor)
 
 
 @pytest.mark.parametrize("restart", ["permanent", "transient"])
 def test_what_on_start_raises_at_a_restart_is_tried_again(restart: Any) -> None:
-    nursery = Nursery()
+    factory = ChildFactory()
     faults: dict[str, list[BaseException]] = {}
     child = ChildSpec(id="plain", actor=Fragile, args=(faults,), restart=restart)
-    with supervising(children=with_siblings(nursery, child)) as boss:
-        events = boss.subscribe()
+    with supervising(children=with_siblings(factory, child)) as supervisor:
+        events = supervisor.subscribe()
         faults["on_start"] = [Boom()]
 
-        boss.child("plain").tell(raise_boom)
+        supervisor.child("plain").tell(raise_boom)
 
         events.wait_for(EventKind.START_FAILED)
         assert events.wait_for(EventKind.STARTED).attempt == 2
-        assert seen(boss) == Counter(started=2, exited=1, start_failed=1, restarting=2)
-        assert siblings_are_untouched(boss)
+        assert seen(supervisor) == Counter(started=2, exited=1, start_failed=1, restarting=2)
+        assert siblings_are_untouched(supervisor)
 
 
 @every_type
@@ -190,19 +198,19 @@ def test_what_on_start_raises_at_a_restart_is_tried_again(restart: Any) -> None:
 def test_what_on_stop_raises_after_a_stop_of_its_own_is_an_end_by_an_error(
     error: BaseException, restart: Any, left: str | None, starts: int
 ) -> None:
-    nursery = Nursery()
+    factory = ChildFactory()
     child = ChildSpec(id="plain", actor=Fragile, args=({"on_stop": [error]},), restart=restart)
-    with supervising(children=with_siblings(nursery, child)) as boss:
-        events = boss.subscribe()
+    with supervising(children=with_siblings(factory, child)) as supervisor:
+        events = supervisor.subscribe()
 
-        boss.child("plain").tell(stop_yourself)
+        supervisor.child("plain").tell(stop_yourself)
 
         exited = events.wait_for(EventKind.EXITED)
         assert (exited.reason, exited.cause) == (ExitReason.ERROR, repr(error))
         if left == "up":
             events.wait_for(EventKind.STARTED)
-        assert (seen(boss)["exited"], seen(boss)["started"]) == (1, starts)
-        assert siblings_are_untouched(boss)
+        assert (seen(supervisor)["exited"], seen(supervisor)["started"]) == (1, starts)
+        assert siblings_are_untouched(supervisor)
 
 
 @every_type
@@ -210,19 +218,19 @@ def test_what_on_stop_raises_after_a_stop_of_its_own_is_an_end_by_an_error(
 def test_what_on_failure_raises_does_not_hide_what_it_was_called_for(
     error: BaseException, restart: Any, left: str | None, starts: int
 ) -> None:
-    nursery = Nursery()
+    factory = ChildFactory()
     child = ChildSpec(id="plain", actor=Fragile, args=({"on_failure": [error]},), restart=restart)
-    with supervising(children=with_siblings(nursery, child)) as boss:
-        events = boss.subscribe()
+    with supervising(children=with_siblings(factory, child)) as supervisor:
+        events = supervisor.subscribe()
 
-        boss.child("plain").tell(raise_boom)
+        supervisor.child("plain").tell(raise_boom)
 
         exited = events.wait_for(EventKind.EXITED)
         assert (exited.reason, exited.cause) == (ExitReason.ERROR, "Boom()")
         if left == "up":
             events.wait_for(EventKind.STARTED)
-        assert (seen(boss)["exited"], seen(boss)["started"]) == (1, starts)
-        assert siblings_are_untouched(boss)
+        assert (seen(supervisor)["exited"], seen(supervisor)["started"]) == (1, starts)
+        assert siblings_are_untouched(supervisor)
 
 
 def test_on_failure_is_called_once_with_what_was_raised() -> None:
@@ -232,24 +240,24 @@ def test_on_failure_is_called_once_with_what_was_raised() -> None:
         def on_failure(self, exception_type: Any, exception_value: Any, traceback: Any) -> None:
             calls.append(exception_type)
 
-    with supervising(children=(ChildSpec(id="plain", actor=Watched),)) as boss:
-        events = boss.subscribe()
+    with supervising(children=(ChildSpec(id="plain", actor=Watched),)) as supervisor:
+        events = supervisor.subscribe()
 
-        boss.child("plain").tell(raise_boom)
+        supervisor.child("plain").tell(raise_boom)
 
         events.wait_for(EventKind.EXITED)
         assert calls == [Boom]
 
 
 def test_an_exception_in_an_ask_goes_to_the_asker_and_the_actor_lives_on() -> None:
-    with supervising(children=(ChildSpec(id="plain", actor=Plain),)) as boss:
-        ref = boss.child("plain")
+    with supervising(children=(ChildSpec(id="plain", actor=Plain),)) as supervisor:
+        ref = supervisor.child("plain")
 
         with pytest.raises(Boom):
             ref.ask(raise_boom, timeout=60)
 
         assert ref.ask("still there", timeout=60) == "still there"
-        assert seen(boss) == Counter(started=1)
+        assert seen(supervisor) == Counter(started=1)
 
 
 # Ends without an error
@@ -259,57 +267,61 @@ def test_an_exception_in_an_ask_goes_to_the_asker_and_the_actor_lives_on() -> No
     ("restart", "left"), [("permanent", "up"), ("transient", "down"), ("temporary", None)], ids=str
 )
 def test_a_stop_of_its_own_is_a_normal_end(restart: Any, left: str | None) -> None:
-    nursery = Nursery()
-    with supervising(children=with_siblings(nursery, ChildSpec(id="plain", actor=Plain, restart=restart))) as boss:
-        events = boss.subscribe()
+    factory = ChildFactory()
+    with supervising(
+        children=with_siblings(factory, ChildSpec(id="plain", actor=Plain, restart=restart))
+    ) as supervisor:
+        events = supervisor.subscribe()
 
-        boss.child("plain").tell(stop_yourself)
+        supervisor.child("plain").tell(stop_yourself)
 
         assert events.wait_for(EventKind.EXITED).reason == ExitReason.NORMAL
         if left == "up":
             events.wait_for(EventKind.STARTED)
-        assert states(boss).get("plain") == left
-        assert siblings_are_untouched(boss)
+        assert states(supervisor).get("plain") == left
+        assert siblings_are_untouched(supervisor)
 
 
 def test_a_method_that_stops_its_own_actor_is_a_normal_end_too() -> None:
-    with supervising(children=(ChildSpec(id="plain", actor=Plain, restart="transient"),)) as boss:
-        events = boss.subscribe()
+    with supervising(children=(ChildSpec(id="plain", actor=Plain, restart="transient"),)) as supervisor:
+        events = supervisor.subscribe()
 
-        boss.child("plain").proxy().pass_away()
+        supervisor.child("plain").proxy().pass_away()
 
         assert events.wait_for(EventKind.EXITED).reason == ExitReason.NORMAL
 
 
-def own_ref(boss: SupervisorRef) -> pykka.ActorRef[Any]:
-    ref: pykka.ActorRef[Any] = boss.child("plain").ask(Plain.tell_ref, block=True, timeout=60)
+def own_ref(supervisor: SupervisorRef) -> pykka.ActorRef[Any]:
+    ref: pykka.ActorRef[Any] = supervisor.child("plain").ask(Plain.tell_ref, block=True, timeout=60)
     return ref
 
 
 @pytest.mark.parametrize(("restart", "left"), [("permanent", "down"), ("transient", "down"), ("temporary", None)])
 def test_a_stop_by_others_was_asked_for(restart: Any, left: str | None) -> None:
-    nursery = Nursery()
-    with supervising(children=with_siblings(nursery, ChildSpec(id="plain", actor=Plain, restart=restart))) as boss:
-        events = boss.subscribe()
+    factory = ChildFactory()
+    with supervising(
+        children=with_siblings(factory, ChildSpec(id="plain", actor=Plain, restart=restart))
+    ) as supervisor:
+        events = supervisor.subscribe()
 
-        assert own_ref(boss).stop(timeout=60) is True
+        assert own_ref(supervisor).stop(timeout=60) is True
 
         assert events.wait_for(EventKind.EXITED).reason == ExitReason.SHUTDOWN
         events.wait_for(EventKind.TERMINATED)
-        assert states(boss).get("plain") == left
-        assert siblings_are_untouched(boss)
+        assert states(supervisor).get("plain") == left
+        assert siblings_are_untouched(supervisor)
 
 
 def test_what_on_stop_raises_after_a_stop_by_others_brings_nobody_back() -> None:
     faults: dict[str, list[BaseException]] = {"on_stop": [Boom()]}
-    with supervising(children=(ChildSpec(id="plain", actor=Fragile, args=(faults,)),)) as boss:
-        events = boss.subscribe()
+    with supervising(children=(ChildSpec(id="plain", actor=Fragile, args=(faults,)),)) as supervisor:
+        events = supervisor.subscribe()
 
-        own_ref(boss).stop(timeout=60)
+        own_ref(supervisor).stop(timeout=60)
 
         assert events.wait_for(EventKind.EXITED).cause == "Boom()"
         events.wait_for(EventKind.TERMINATED)
-        assert states(boss) == {"plain": "down"}
+        assert states(supervisor) == {"plain": "down"}
 
 
 def test_a_shutdown_request_lets_it_do_first_what_it_was_told_before() -> None:
@@ -317,8 +329,8 @@ def test_a_shutdown_request_lets_it_do_first_what_it_was_told_before() -> None:
         told.append("done")
 
     told: list[str] = []
-    with supervising(children=(ChildSpec(id="plain", actor=Plain),)) as boss:
-        ref = boss.child("plain")
+    with supervising(children=(ChildSpec(id="plain", actor=Plain),)) as supervisor:
+        ref = supervisor.child("plain")
         for _ in range(5):
             ref.tell(note)
 
@@ -326,7 +338,7 @@ def test_a_shutdown_request_lets_it_do_first_what_it_was_told_before() -> None:
 
         assert result.clean_shutdown
         assert len(told) == 5
-        assert states(boss) == {"plain": "down"}
+        assert states(supervisor) == {"plain": "down"}
 
 
 # Tickets
@@ -334,8 +346,8 @@ def test_a_shutdown_request_lets_it_do_first_what_it_was_told_before() -> None:
 
 def test_a_cancelled_ticket_does_not_kill_the_actor() -> None:
     hold = Hold()
-    with supervising(children=(ChildSpec(id="plain", actor=Plain),)) as boss, hold:
-        ref = boss.child("plain")
+    with supervising(children=(ChildSpec(id="plain", actor=Plain),)) as supervisor, hold:
+        ref = supervisor.child("plain")
         ticket = ref.ask(hold, block=False)
         hold.wait_reached()
 
@@ -343,7 +355,7 @@ def test_a_cancelled_ticket_does_not_kill_the_actor() -> None:
         hold.release()
 
         assert ref.ask("still there", timeout=60) == "still there"
-        assert seen(boss) == Counter(started=1)
+        assert seen(supervisor) == Counter(started=1)
 
 
 def test_a_cancelled_ticket_of_a_failing_ask_does_not_kill_the_actor() -> None:
@@ -352,8 +364,8 @@ def test_a_cancelled_ticket_of_a_failing_ask_does_not_kill_the_actor() -> None:
         raise Boom
 
     hold = Hold()
-    with supervising(children=(ChildSpec(id="plain", actor=Plain),)) as boss, hold:
-        ref = boss.child("plain")
+    with supervising(children=(ChildSpec(id="plain", actor=Plain),)) as supervisor, hold:
+        ref = supervisor.child("plain")
         ticket = ref.ask(hold_then_raise, block=False)
         hold.wait_reached()
 
@@ -361,7 +373,7 @@ def test_a_cancelled_ticket_of_a_failing_ask_does_not_kill_the_actor() -> None:
         hold.release()
 
         assert ref.ask("still there", timeout=60) == "still there"
-        assert seen(boss) == Counter(started=1)
+        assert seen(supervisor) == Counter(started=1)
 
 
 def test_what_is_left_in_the_inbox_is_told_who_has_ended_and_why() -> None:
@@ -370,8 +382,8 @@ def test_what_is_left_in_the_inbox_is_told_who_has_ended_and_why() -> None:
         raise Boom
 
     hold = Hold()
-    with supervising(children=(ChildSpec(id="plain", actor=Plain),)) as boss, hold:
-        ref = boss.child("plain")
+    with supervising(children=(ChildSpec(id="plain", actor=Plain),)) as supervisor, hold:
+        ref = supervisor.child("plain")
         ref.tell(hold_then_raise)
         hold.wait_reached()
         behind = ref.ask("behind it", block=False)
@@ -389,9 +401,9 @@ def test_what_is_told_to_one_that_has_stopped_is_refused_as_by_pykka_not_lost() 
             hold()
 
     hold = Hold()
-    with supervising(children=(ChildSpec(id="plain", actor=Slow),)) as boss, hold:
-        ref = boss.child("plain")
-        own = own_ref(boss)
+    with supervising(children=(ChildSpec(id="plain", actor=Slow),)) as supervisor, hold:
+        ref = supervisor.child("plain")
+        own = own_ref(supervisor)
         ref.stop(block=False)
         hold.wait_reached()
 
@@ -408,7 +420,7 @@ ENDS: dict[str, Callable[[Plain], None]] = {
 }
 
 
-def storm(boss: SupervisorRef, ref: ChildRef, end: Callable[[Plain], None]) -> Iterator[Ticket[Any]]:
+def storm(supervisor: SupervisorRef, ref: ChildRef, end: Callable[[Plain], None]) -> Iterator[Ticket[Any]]:
     """Ask from four threads while the actor dies."""
     tickets: list[Ticket[Any]] = []
     go = SYSTEM.gate()
@@ -419,7 +431,7 @@ def storm(boss: SupervisorRef, ref: ChildRef, end: Callable[[Plain], None]) -> I
         tickets.extend(ref.ask(number, block=False) for number in range(50))
 
     threads = [SYSTEM.start_thread(ask_many, f"asker-{number}") for number in range(4)]
-    events = boss.subscribe()
+    events = supervisor.subscribe()
     for _ in range(10):
         ref.tell("work before the end")
     go.open()
@@ -433,20 +445,20 @@ def storm(boss: SupervisorRef, ref: ChildRef, end: Callable[[Plain], None]) -> I
 @pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
 def test_asks_that_race_with_the_end_always_resolve(end: Callable[[Plain], None]) -> None:
     child = ChildSpec(id="plain", actor=Plain, restart="transient", decide={Boom: "stop", SystemExit: "stop"})
-    with supervising(children=(child,)) as boss:
-        answers = [outcome(ticket) for ticket in storm(boss, boss.child("plain"), end)]
+    with supervising(children=(child,)) as supervisor:
+        answers = [outcome(ticket) for ticket in storm(supervisor, supervisor.child("plain"), end)]
 
         assert len(answers) == 200
         assert not any(isinstance(answer, TicketTimeoutError) for answer in answers)
         assert all(isinstance(answer, (int, pykka.ActorDeadError, ChildUnavailableError)) for answer in answers)
-        assert seen(boss)["exited"] == 1
+        assert seen(supervisor)["exited"] == 1
 
 
 def test_asks_that_race_with_the_end_through_pykkas_own_ref_always_resolve() -> None:
     child = ChildSpec(id="plain", actor=Plain, restart="temporary")
-    with supervising(children=(child,)) as boss:
-        events = boss.subscribe()
-        ref = own_ref(boss)
+    with supervising(children=(child,)) as supervisor:
+        events = supervisor.subscribe()
+        ref = own_ref(supervisor)
         ref.tell(raise_boom)
         futures = [ref.ask(number, block=False) for number in range(200)]
         events.wait_for(EventKind.EXITED)
@@ -461,11 +473,11 @@ def test_asks_that_race_with_the_end_through_pykkas_own_ref_always_resolve() -> 
 
 def test_an_actor_that_is_stuck_in_its_handler_is_abandoned_and_counted_until_it_returns(clock: FakeClock) -> None:
     with Hold() as hold:
-        boss = Supervisor.start("boss", clock=clock, children=(ChildSpec(id="plain", actor=Plain, shutdown=3.0),))
-        boss.child("plain").tell(hold)
+        supervisor = Supervisor.start("boss", clock=clock, children=(ChildSpec(id="plain", actor=Plain, shutdown=3.0),))
+        supervisor.child("plain").tell(hold)
         hold.wait_reached()
-        behind = boss.child("plain").ask("behind it", block=False)
-        stopped = boss.stop(block=False)
+        behind = supervisor.child("plain").ask("behind it", block=False)
+        stopped = supervisor.stop(block=False)
         clock.advance(0)
         assert len(ZOMBIES) == 0
 
@@ -474,7 +486,7 @@ def test_an_actor_that_is_stuck_in_its_handler_is_abandoned_and_counted_until_it
         assert stopped.wait(timeout=60)
         assert ZOMBIES.names == ("plain",)
         assert isinstance(outcome(behind), ActorDeadError)
-        assert seen(boss) == Counter(started=1, abandoned=1, exited=1, terminated=1)
+        assert seen(supervisor) == Counter(started=1, abandoned=1, exited=1, terminated=1)
         assert pykka.ActorRegistry.get_all() == []
     assert wait_no_threads() == []
     assert len(ZOMBIES) == 0
@@ -482,16 +494,16 @@ def test_an_actor_that_is_stuck_in_its_handler_is_abandoned_and_counted_until_it
 
 def test_an_actor_that_was_abandoned_can_be_started_again_at_once(clock: FakeClock) -> None:
     hold = Hold()
-    with supervising(clock=clock, children=(ChildSpec(id="plain", actor=Plain, shutdown=3.0),)) as boss, hold:
-        ref = boss.child("plain")
+    with supervising(clock=clock, children=(ChildSpec(id="plain", actor=Plain, shutdown=3.0),)) as supervisor, hold:
+        ref = supervisor.child("plain")
         ref.tell(hold)
         hold.wait_reached()
-        terminated = boss.send(TerminateChildRequest(id="plain"))
+        terminated = supervisor.send(TerminateChildRequest(id="plain"))
         clock.advance(3.0)
         assert not terminated.wait(timeout=60).clean_shutdown
 
-        ref = boss.child("plain")
-        assert states(boss) == {"plain": "down"}
+        ref = supervisor.child("plain")
+        assert states(supervisor) == {"plain": "down"}
         hold.release()
 
 
@@ -508,12 +520,12 @@ def test_an_actor_that_hangs_in_a_hook_is_abandoned(clock: FakeClock, how: str) 
 
     with Hold() as hold:
         child = ChildSpec(id="plain", actor=Hanging, shutdown=3.0)
-        boss = Supervisor("boss", clock=clock, children=(child,)).launch()
+        supervisor = Supervisor("boss", clock=clock, children=(child,)).launch()
         if how == "on_stop":
-            boss.ready.wait(timeout=60)
+            supervisor.ready.wait(timeout=60)
         else:
             hold.wait_reached()
-        stopped = boss.stop(block=False)
+        stopped = supervisor.stop(block=False)
         hold.wait_reached()
 
         clock.advance(3.0)
@@ -526,8 +538,8 @@ def test_an_actor_that_hangs_in_a_hook_is_abandoned(clock: FakeClock, how: str) 
 
 def test_a_brutal_kill_of_an_actor_that_is_stuck_does_not_wait() -> None:
     with Hold() as hold:
-        with supervising(children=(ChildSpec(id="plain", actor=Plain, shutdown="brutal_kill"),)) as boss:
-            boss.child("plain").tell(hold)
+        with supervising(children=(ChildSpec(id="plain", actor=Plain, shutdown="brutal_kill"),)) as supervisor:
+            supervisor.child("plain").tell(hold)
             hold.wait_reached()
 
         assert ZOMBIES.names == ("plain",)
@@ -541,8 +553,8 @@ def test_a_brutal_kill_of_an_idle_plain_actor_leaves_no_thread() -> None:
         actors.append(Plain())
         return actors[0]
 
-    with supervising(children=(ChildSpec(id="plain", start=make, shutdown="brutal_kill"),)) as boss:
-        boss.child("plain").ask("idle from here on", timeout=60)
+    with supervising(children=(ChildSpec(id="plain", start=make, shutdown="brutal_kill"),)) as supervisor:
+        supervisor.child("plain").ask("idle from here on", timeout=60)
 
     left = wait_no_threads()
     wake(actors[0])
@@ -564,10 +576,10 @@ def test_an_actor_whose_handler_returns_just_when_it_is_abandoned_leaves_no_thre
 
         inbox.get = get_late
 
-    with supervising(clock=clock, children=(ChildSpec(id="plain", actor=Plain, shutdown=3.0),)) as boss, hold:
-        boss.child("plain").tell(be_late)
+    with supervising(clock=clock, children=(ChildSpec(id="plain", actor=Plain, shutdown=3.0),)) as supervisor, hold:
+        supervisor.child("plain").tell(be_late)
         hold.wait_reached()
-        terminated = boss.send(TerminateChildRequest(id="plain"))
+        terminated = supervisor.send(TerminateChildRequest(id="plain"))
         clock.advance(3.0)
         terminated.wait(timeout=60)
 
@@ -580,8 +592,8 @@ def test_an_actor_whose_handler_returns_just_when_it_is_abandoned_leaves_no_thre
 
 
 def test_it_runs_on_a_daemon_thread_of_ours_that_is_called_like_its_child() -> None:
-    with supervising(children=(ChildSpec(id="plain", actor=Plain),)) as boss:
-        thread = boss.child("plain").ask(Plain.tell_thread, block=True, timeout=60)
+    with supervising(children=(ChildSpec(id="plain", actor=Plain),)) as supervisor:
+        thread = supervisor.child("plain").ask(Plain.tell_thread, block=True, timeout=60)
 
         assert (thread.name, thread.daemon) == ("plain-actor", True)
         assert thread in our_threads()
@@ -597,19 +609,19 @@ def test_its_class_is_left_as_it_is() -> None:
 
 
 def test_it_is_in_pykkas_registry_while_it_lives() -> None:
-    with supervising(children=(ChildSpec(id="plain", actor=Plain),)) as boss:
+    with supervising(children=(ChildSpec(id="plain", actor=Plain),)) as supervisor:
         [ref] = pykka.ActorRegistry.get_by_class(Plain)
         assert ref.ask("by the registry", timeout=60) == "by the registry"
 
-        boss.child("plain").stop(timeout=60)
+        supervisor.child("plain").stop(timeout=60)
 
         assert pykka.ActorRegistry.get_by_class(Plain) == []
 
 
 def test_its_methods_and_attributes_are_reached_by_a_proxy() -> None:
     child = ChildSpec(id="plain", actor=Plain, kwargs={"greeting": "good morning"})
-    with supervising(children=(child,)) as boss:
-        proxy = boss.child("plain").proxy()
+    with supervising(children=(child,)) as supervisor:
+        proxy = supervisor.child("plain").proxy()
 
         assert proxy.greet("you").get(timeout=60) == "good morning, you"
         proxy.__setattr__("greeting", "good night")
@@ -617,14 +629,14 @@ def test_its_methods_and_attributes_are_reached_by_a_proxy() -> None:
 
 
 def test_pykkas_own_ref_has_a_proxy_that_works_too() -> None:
-    with supervising(children=(ChildSpec(id="plain", actor=Plain),)) as boss:
-        assert own_ref(boss).proxy().greet("you").get(timeout=60) == "hello, you"
+    with supervising(children=(ChildSpec(id="plain", actor=Plain),)) as supervisor:
+        assert own_ref(supervisor).proxy().greet("you").get(timeout=60) == "hello, you"
 
 
 def test_health_is_answered_for_it_while_it_is_stuck() -> None:
     hold = Hold()
-    with supervising(children=(ChildSpec(id="plain", actor=Plain),)) as boss, hold:
-        ref = boss.child("plain")
+    with supervising(children=(ChildSpec(id="plain", actor=Plain),)) as supervisor, hold:
+        ref = supervisor.child("plain")
         ref.tell(hold)
         hold.wait_reached()
 
@@ -635,26 +647,26 @@ def test_health_is_answered_for_it_while_it_is_stuck() -> None:
 
 
 def test_a_factory_may_make_it_too() -> None:
-    with supervising(children=(ChildSpec(id="plain", start=lambda: Plain("hi")),)) as boss:
-        assert boss.child("plain").proxy().greet("you").get(timeout=60) == "hi, you"
+    with supervising(children=(ChildSpec(id="plain", start=lambda: Plain("hi")),)) as supervisor:
+        assert supervisor.child("plain").proxy().greet("you").get(timeout=60) == "hi, you"
 
 
 def test_the_end_of_all_actors_of_the_process_was_asked_for() -> None:
-    nursery = Nursery()
-    with supervising(children=(nursery.spec("loop"), ChildSpec(id="plain", actor=Plain))) as boss:
+    factory = ChildFactory()
+    with supervising(children=(factory.spec("loop"), ChildSpec(id="plain", actor=Plain))) as supervisor:
         pykka.ActorRegistry.stop_all(timeout=60)
 
-        assert boss.ended.wait(timeout=60).cause is None
+        assert supervisor.ended.wait(timeout=60).cause is None
     assert wait_no_threads() == []
 
 
 def test_shutdown_result_of_a_plain_actor_says_how_long_its_end_took(clock: FakeClock) -> None:
-    with supervising(children=(ChildSpec(id="plain", actor=Plain, shutdown=10.0),)) as boss, Hold() as hold:
-        child = boss.child("plain")
+    with supervising(children=(ChildSpec(id="plain", actor=Plain, shutdown=10.0),)) as supervisor, Hold() as hold:
+        child = supervisor.child("plain")
         child.tell(hold)
         hold.wait_reached()
         result = child.send(ShutdownRequest(timeout=10.0))
-        boss.children()  # answered after the request
+        supervisor.children()  # answered after the request
 
         clock.advance(2.9)
         hold.release()
@@ -663,11 +675,11 @@ def test_shutdown_result_of_a_plain_actor_says_how_long_its_end_took(clock: Fake
 
 
 def test_shutdown_result_of_a_supervisor_says_how_long_each_plain_actor_took(clock: FakeClock) -> None:
-    with supervising(children=(ChildSpec(id="plain", actor=Plain, shutdown=10.0),)) as boss, Hold() as hold:
-        boss.child("plain").tell(hold)
+    with supervising(children=(ChildSpec(id="plain", actor=Plain, shutdown=10.0),)) as supervisor, Hold() as hold:
+        supervisor.child("plain").tell(hold)
         hold.wait_reached()
-        result = boss.send(ShutdownRequest(timeout=10.0))
-        boss.send(HealthCheckRequest()).wait(60)  # answered after the request
+        result = supervisor.send(ShutdownRequest(timeout=10.0))
+        supervisor.send(HealthCheckRequest()).wait(60)  # answered after the request
 
         clock.advance(2.9)
         hold.release()
@@ -676,8 +688,8 @@ def test_shutdown_result_of_a_supervisor_says_how_long_each_plain_actor_took(clo
 
 
 def test_child_ref_raises_pykkas_error_for_a_dead_actor_while_nobody_is_behind_it() -> None:
-    with supervising(children=(ChildSpec(id="plain", actor=Plain),)) as boss:
-        child = boss.child("plain")
+    with supervising(children=(ChildSpec(id="plain", actor=Plain),)) as supervisor:
+        child = supervisor.child("plain")
         child.stop()
 
         for use in (lambda: child.tell("hello"), lambda: child.ask("hello"), child.proxy):
@@ -687,8 +699,8 @@ def test_child_ref_raises_pykkas_error_for_a_dead_actor_while_nobody_is_behind_i
 
 
 def test_actor_dead_error_reads_like_pykkas() -> None:
-    with supervising(children=(ChildSpec(id="plain", actor=Plain),)) as boss:
-        ours = boss
+    with supervising(children=(ChildSpec(id="plain", actor=Plain),)) as supervisor:
+        ours = supervisor
         bare = Plain.start()
         bare.stop()
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pykka
 import pytest
-from nursery import Nursery, crash, crash_and_wait, outcome, supervising
+from children import ChildFactory, crash, crash_and_wait, outcome, supervising
 
 from loopwarden import (
     HealthCheckRequest,
@@ -71,8 +71,8 @@ def fail() -> None:
     raise ValueError("told to")
 
 
-def states(boss: SupervisorRef) -> dict[str, str]:
-    return {info.id: info.state.value for info in boss.children()}
+def states(supervisor: SupervisorRef) -> dict[str, str]:
+    return {info.id: info.state.value for info in supervisor.children()}
 
 
 def health(ref: ChildRef | SupervisorRef) -> HealthStatus:
@@ -83,10 +83,10 @@ def health(ref: ChildRef | SupervisorRef) -> HealthStatus:
 
 
 def test_requests_reach_the_next_life_of_a_loop() -> None:
-    nursery = Nursery()
-    with supervising(children=nursery.specs("a")) as boss:
-        events = boss.subscribe()
-        ref = boss.child("a")
+    factory = ChildFactory()
+    with supervising(children=factory.specs("a")) as supervisor:
+        events = supervisor.subscribe()
+        ref = supervisor.child("a")
         assert ref.send(ProcessRequest(body=1)).wait(timeout=60) == 1
 
         crash_and_wait(ref, events)
@@ -100,10 +100,10 @@ def test_requests_reach_the_next_life_of_a_loop() -> None:
 
 
 def test_work_is_posted_to_the_next_life_of_a_loop() -> None:
-    nursery = Nursery()
-    with supervising(children=nursery.specs("a")) as boss:
-        events = boss.subscribe()
-        ref = boss.child("a")
+    factory = ChildFactory()
+    with supervising(children=factory.specs("a")) as supervisor:
+        events = supervisor.subscribe()
+        ref = supervisor.child("a")
         crash_and_wait(ref, events)
         ran: Ticket[None] = Ticket()
 
@@ -113,9 +113,9 @@ def test_work_is_posted_to_the_next_life_of_a_loop() -> None:
 
 
 def test_messages_reach_the_next_life_of_a_plain_actor() -> None:
-    with supervising(children=(ChildSpec(id="counter", actor=Counter, args=(10,)),)) as boss:
-        events = boss.subscribe()
-        ref = boss.child("counter")
+    with supervising(children=(ChildSpec(id="counter", actor=Counter, args=(10,)),)) as supervisor:
+        events = supervisor.subscribe()
+        ref = supervisor.child("counter")
         assert ref.ask("count", timeout=60) == 11
 
         ref.tell(fail)
@@ -127,9 +127,9 @@ def test_messages_reach_the_next_life_of_a_plain_actor() -> None:
 
 
 def test_a_proxy_reaches_the_next_life() -> None:
-    with supervising(children=(ChildSpec(id="counter", actor=Counter),)) as boss:
-        events = boss.subscribe()
-        ref = boss.child("counter")
+    with supervising(children=(ChildSpec(id="counter", actor=Counter),)) as supervisor:
+        events = supervisor.subscribe()
+        ref = supervisor.child("counter")
         proxy = ref.proxy()
         assert proxy.add(5).get(timeout=60) == 5
 
@@ -141,8 +141,8 @@ def test_a_proxy_reaches_the_next_life() -> None:
 
 
 def test_a_proxy_of_nobody_is_refused_and_one_that_was_made_before_says_so_by_its_future() -> None:
-    with supervising(children=(ChildSpec(id="counter", actor=Counter),)) as boss:
-        ref = boss.child("counter")
+    with supervising(children=(ChildSpec(id="counter", actor=Counter),)) as supervisor:
+        ref = supervisor.child("counter")
         proxy = ref.proxy()
         ref.stop(timeout=60)
 
@@ -153,41 +153,41 @@ def test_a_proxy_of_nobody_is_refused_and_one_that_was_made_before_says_so_by_it
 
 
 def test_a_proxy_of_a_loops_actor_works_too() -> None:
-    nursery = Nursery()
-    with supervising(children=nursery.specs("a")) as boss:
-        assert boss.child("a").proxy().name.get(timeout=60) == "a"
+    factory = ChildFactory()
+    with supervising(children=factory.specs("a")) as supervisor:
+        assert supervisor.child("a").proxy().name.get(timeout=60) == "a"
 
 
 def test_what_is_no_request_is_refused_at_the_sender() -> None:
-    nursery = Nursery()
-    with supervising(children=nursery.specs("a")) as boss, pytest.raises(TypeError, match="takes a Request"):
-        boss.child("a").send("hello")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  the misuse under test
+    factory = ChildFactory()
+    with supervising(children=factory.specs("a")) as supervisor, pytest.raises(TypeError, match="takes a Request"):
+        supervisor.child("a").send("hello")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  the misuse under test
 
 
 def test_only_a_loop_takes_posted_work() -> None:
     with (
-        supervising(children=(ChildSpec(id="counter", actor=Counter),)) as boss,
+        supervising(children=(ChildSpec(id="counter", actor=Counter),)) as supervisor,
         pytest.raises(UnsupportedRequestError, match="child 'counter'"),
     ):
-        boss.child("counter").post(lambda: None)
+        supervisor.child("counter").post(lambda: None)
 
 
 def test_a_ref_says_who_it_is() -> None:
-    nursery = Nursery()
-    with supervising(children=nursery.specs("a", "b")) as boss:
-        ref = boss.child("a")
+    factory = ChildFactory()
+    with supervising(children=factory.specs("a", "b")) as supervisor:
+        ref = supervisor.child("a")
 
         assert (str(ref), repr(ref)) == ("child 'a'", "<ChildRef 'a', up>")
-        assert ref.actor_urn != boss.child("b").actor_urn
+        assert ref.actor_urn != supervisor.child("b").actor_urn
 
 
 def test_ready_resolves_when_the_child_is_up_for_the_first_time() -> None:
-    nursery, hold = Nursery(), Hold()
-    with supervising() as boss, hold:
-        nursery.holds["a"] = hold
-        boss.send(StartChildRequest(child=nursery.spec("a")))
+    factory, hold = ChildFactory(), Hold()
+    with supervising() as supervisor, hold:
+        factory.holds["a"] = hold
+        supervisor.send(StartChildRequest(child=factory.spec("a")))
         hold.wait_reached()
-        ref = boss.child("a")
+        ref = supervisor.child("a")
         assert not ref.ready.is_ready()
 
         hold.release()
@@ -196,10 +196,10 @@ def test_ready_resolves_when_the_child_is_up_for_the_first_time() -> None:
 
 
 def test_health_of_all_is_checked_through_stable_refs() -> None:
-    nursery = Nursery()
-    children = (*nursery.specs("a", "b"), ChildSpec(id="counter", actor=Counter))
-    with supervising(children=children) as boss:
-        refs = [info.ref for info in boss.children()]
+    factory = ChildFactory()
+    children = (*factory.specs("a", "b"), ChildSpec(id="counter", actor=Counter))
+    with supervising(children=children) as supervisor:
+        refs = [info.ref for info in supervisor.children()]
         refs[1].stop(timeout=60)
 
         statuses = check_health(refs, timeout=60)
@@ -212,25 +212,25 @@ def test_health_of_all_is_checked_through_stable_refs() -> None:
 # Nobody there
 
 
-def backing_off(boss: SupervisorRef, clock: FakeClock, name: str = "a") -> ChildRef:
+def backing_off(supervisor: SupervisorRef, clock: FakeClock, name: str = "a") -> ChildRef:
     """Crash a child; return its ref when it is backing off."""
-    events = boss.subscribe()
-    ref = boss.child(name)
+    events = supervisor.subscribe()
+    ref = supervisor.child(name)
     crash(ref)
     events.wait_for(EventKind.RESTARTING, name)
     clock.advance(0)
     return ref
 
 
-def with_back_off(nursery: Nursery, clock: FakeClock, *names: str, **options: Any) -> Any:
+def with_back_off(factory: ChildFactory, clock: FakeClock, *names: str, **options: Any) -> Any:
     backoff = Backoff(minimum=4.0, jitter=0.0)
-    return supervising(clock=clock, children=nursery.specs(*names), backoff=backoff, **options)
+    return supervising(clock=clock, children=factory.specs(*names), backoff=backoff, **options)
 
 
 def test_while_a_child_backs_off_health_is_answered_for_it() -> None:
-    nursery, clock = Nursery(), FakeClock(start=100.0)
-    with with_back_off(nursery, clock, "a") as boss:
-        ref = backing_off(boss, clock)
+    factory, clock = ChildFactory(), FakeClock(start=100.0)
+    with with_back_off(factory, clock, "a") as supervisor:
+        ref = backing_off(supervisor, clock)
 
         status = health(ref)
 
@@ -240,9 +240,9 @@ def test_while_a_child_backs_off_health_is_answered_for_it() -> None:
 
 
 def test_while_a_child_backs_off_every_other_request_fails_at_once_and_says_until_when() -> None:
-    nursery, clock = Nursery(), FakeClock(start=100.0)
-    with with_back_off(nursery, clock, "a") as boss:
-        ref = backing_off(boss, clock)
+    factory, clock = ChildFactory(), FakeClock(start=100.0)
+    with with_back_off(factory, clock, "a") as supervisor:
+        ref = backing_off(supervisor, clock)
         carried: Ticket[object] = Ticket()
 
         ref.tell(ProcessRequest(body=1, ticket=carried))
@@ -267,10 +267,10 @@ def test_while_a_child_backs_off_every_other_request_fails_at_once_and_says_unti
 
 
 def test_after_the_back_off_the_same_ref_is_answered_again(clock: FakeClock) -> None:
-    nursery = Nursery()
-    with with_back_off(nursery, clock, "a") as boss:
-        events = boss.subscribe()
-        ref = backing_off(boss, clock)
+    factory = ChildFactory()
+    with with_back_off(factory, clock, "a") as supervisor:
+        events = supervisor.subscribe()
+        ref = backing_off(supervisor, clock)
 
         clock.advance(4.0)
         events.wait_for(EventKind.STARTED)
@@ -289,10 +289,10 @@ def test_a_message_in_the_inbox_of_one_that_dies_fails_with_it_and_is_not_moved(
             raise SystemExit
         return body
 
-    nursery, hold = Nursery(), Hold()
-    with supervising(children=(nursery.spec("a", handle),)) as boss, hold:
-        events = boss.subscribe()
-        ref = boss.child("a")
+    factory, hold = ChildFactory(), Hold()
+    with supervising(children=(factory.spec("a", handle),)) as supervisor, hold:
+        events = supervisor.subscribe()
+        ref = supervisor.child("a")
         ref.send(ProcessRequest(body="crash"))
         hold.wait_reached()
         behind = ref.send(ProcessRequest(body="behind it"))
@@ -312,9 +312,9 @@ def test_a_message_in_the_inbox_of_a_plain_actor_that_dies_fails_with_it_and_is_
         raise ValueError
 
     hold = Hold()
-    with supervising(children=(ChildSpec(id="counter", actor=Counter),)) as boss, hold:
-        events = boss.subscribe()
-        ref = boss.child("counter")
+    with supervising(children=(ChildSpec(id="counter", actor=Counter),)) as supervisor, hold:
+        events = supervisor.subscribe()
+        ref = supervisor.child("counter")
         ref.tell(hold_then_fail)
         hold.wait_reached()
         behind = [ref.ask("count", block=False) for _ in range(3)]
@@ -346,15 +346,15 @@ def stop_as_pykka_does(ref: ChildRef) -> None:
 @pytest.mark.parametrize("stop", [stop_by_request, stop_by_told_request, stop_as_pykka_does])
 @pytest.mark.parametrize("restart", ["permanent", "transient"])
 def test_a_child_that_is_stopped_through_its_ref_stays_down(stop: Callable[[ChildRef], None], restart: Any) -> None:
-    nursery = Nursery()
-    with supervising(children=nursery.specs("a", "b", restart=restart)) as boss:
-        events = boss.subscribe()
-        ref = boss.child("a")
+    factory = ChildFactory()
+    with supervising(children=factory.specs("a", "b", restart=restart)) as supervisor:
+        events = supervisor.subscribe()
+        ref = supervisor.child("a")
 
         stop(ref)
 
-        crash_and_wait(boss.child("b"), events)
-        assert states(boss) == {"a": "down", "b": "up"}
+        crash_and_wait(supervisor.child("b"), events)
+        assert states(supervisor) == {"a": "down", "b": "up"}
         assert (health(ref).state, health(ref).running) == (LoopState.STOPPED, False)
         with pytest.raises(ChildUnavailableError, match="child 'a' is down"):
             ref.ask(ProcessRequest(body=1), timeout=60)
@@ -362,38 +362,38 @@ def test_a_child_that_is_stopped_through_its_ref_stays_down(stop: Callable[[Chil
 
 @pytest.mark.parametrize("strategy", ["one_for_all", "rest_for_one"])
 def test_a_child_that_is_stopped_through_its_ref_stays_down_when_a_sibling_crashes(strategy: Any) -> None:
-    nursery = Nursery()
-    with supervising(strategy=strategy, children=nursery.specs("a", "b", "c")) as boss:
-        events = boss.subscribe()
-        stop_by_request(boss.child("b"))
-        nursery.told()
+    factory = ChildFactory()
+    with supervising(strategy=strategy, children=factory.specs("a", "b", "c")) as supervisor:
+        events = supervisor.subscribe()
+        stop_by_request(supervisor.child("b"))
+        factory.told()
 
-        crash(boss.child("a"))
+        crash(supervisor.child("a"))
 
         events.wait_for(EventKind.STARTED, "c")
-        assert nursery.told() == ["-c", "+a", "+c"]
-        assert states(boss) == {"a": "up", "b": "down", "c": "up"}
-        boss.send(RestartChildRequest(id="b")).wait(timeout=60)
-        crash(boss.child("a"))
+        assert factory.told() == ["-c", "+a", "+c"]
+        assert states(supervisor) == {"a": "up", "b": "down", "c": "up"}
+        supervisor.send(RestartChildRequest(id="b")).wait(timeout=60)
+        crash(supervisor.child("a"))
         events.wait_for(EventKind.STARTED, "c")
-        assert states(boss) == {"a": "up", "b": "up", "c": "up"}
+        assert states(supervisor) == {"a": "up", "b": "up", "c": "up"}
 
 
 def test_a_child_that_is_stopped_through_its_ref_is_brought_back_by_a_restart() -> None:
-    nursery = Nursery()
-    with supervising(children=nursery.specs("a")) as boss:
-        ref = boss.child("a")
+    factory = ChildFactory()
+    with supervising(children=factory.specs("a")) as supervisor:
+        ref = supervisor.child("a")
         stop_by_request(ref)
 
-        boss.send(RestartChildRequest(id="a")).wait(timeout=60)
+        supervisor.send(RestartChildRequest(id="a")).wait(timeout=60)
 
         assert ref.send(ProcessRequest(body=1)).wait(timeout=60) == 1
 
 
 def test_stopping_what_is_down_says_that_it_was_down() -> None:
-    nursery = Nursery()
-    with supervising(children=nursery.specs("a")) as boss:
-        ref = boss.child("a")
+    factory = ChildFactory()
+    with supervising(children=factory.specs("a")) as supervisor:
+        ref = supervisor.child("a")
 
         assert [ref.stop(timeout=60), ref.stop(timeout=60), ref.stop(block=False).wait(timeout=60)] == [
             True,
@@ -404,14 +404,14 @@ def test_stopping_what_is_down_says_that_it_was_down() -> None:
 
 
 def test_a_child_that_backs_off_is_kept_down_by_a_request_to_stop(clock: FakeClock) -> None:
-    nursery = Nursery()
-    with with_back_off(nursery, clock, "a") as boss:
-        ref = backing_off(boss, clock)
+    factory = ChildFactory()
+    with with_back_off(factory, clock, "a") as supervisor:
+        ref = backing_off(supervisor, clock)
 
         stop_by_request(ref)
         clock.advance(100.0)
 
-        assert states(boss) == {"a": "down"}
+        assert states(supervisor) == {"a": "down"}
         assert health(ref).activity is None
 
 
@@ -425,16 +425,16 @@ def loop_actor(refs: list[Any], clock: FakeClock | None = None) -> ChildSpec:
 
 
 def test_a_permanent_child_that_is_stopped_by_its_own_ref_stays_down_too() -> None:
-    nursery, own = Nursery(), list[Any]()
-    with supervising(strategy="one_for_all", children=(loop_actor(own), nursery.spec("b"))) as boss:
-        events = boss.subscribe()
+    factory, own = ChildFactory(), list[Any]()
+    with supervising(strategy="one_for_all", children=(loop_actor(own), factory.spec("b"))) as supervisor:
+        events = supervisor.subscribe()
         own[0].send(ShutdownRequest(timeout=5.0)).wait(timeout=60)
         events.wait_for(EventKind.TERMINATED, "a")
 
-        crash_and_wait(boss.child("b"), events)
+        crash_and_wait(supervisor.child("b"), events)
 
-        assert states(boss) == {"a": "down", "b": "up"}
-        boss.send(RestartChildRequest(id="a")).wait(timeout=60)
+        assert states(supervisor) == {"a": "down", "b": "up"}
+        supervisor.send(RestartChildRequest(id="a")).wait(timeout=60)
         assert len(own) == 2
 
 
@@ -466,8 +466,8 @@ def test_a_child_that_is_stopped_by_its_own_ref_while_it_is_being_restarted_stay
 
     hold = Hold()
     clock = FakeClock(blocking=FaultyBlocking(on_entry=hold_the_second))
-    with supervising(clock=clock, children=(ChildSpec(id="a", start=make),)) as boss, hold:
-        events = boss.subscribe()
+    with supervising(clock=clock, children=(ChildSpec(id="a", start=make),)) as supervisor, hold:
+        events = supervisor.subscribe()
         made[0][0].end.fail(ValueError("crashed"))
         hold.wait_reached()
         events.wait_for(EventKind.RESTARTING)
@@ -479,18 +479,18 @@ def test_a_child_that_is_stopped_by_its_own_ref_while_it_is_being_restarted_stay
 
         assert events.get(timeout=60).kind is EventKind.EXITED
         assert events.get(timeout=60).kind is EventKind.TERMINATED
-        assert states(boss) == {"a": "down"}
+        assert states(supervisor) == {"a": "down"}
         assert len(made) == 2
 
 
 def test_a_stop_from_inside_a_handler_does_not_wait_for_itself() -> None:
     results: list[object] = []
-    nursery = Nursery()
-    with supervising(children=(nursery.spec("a", lambda _: results.append(ref.stop())),)) as boss:
-        events = boss.subscribe()
-        ref = boss.child("a")
+    factory = ChildFactory()
+    with supervising(children=(factory.spec("a", lambda _: results.append(ref.stop())),)) as supervisor:
+        events = supervisor.subscribe()
+        ref = supervisor.child("a")
 
-        nursery.loops["a"][0].feed("stop yourself")
+        factory.loops["a"][0].feed("stop yourself")
 
         events.wait_for(EventKind.TERMINATED)
         assert results == [False]
@@ -498,8 +498,8 @@ def test_a_stop_from_inside_a_handler_does_not_wait_for_itself() -> None:
 
 def test_a_stop_from_inside_a_plain_actor_does_not_wait_for_itself(clock: FakeClock) -> None:
     done: Ticket[object] = Ticket()
-    with supervising(clock=clock, children=(ChildSpec(id="counter", actor=Counter),)) as boss:
-        ref = boss.child("counter")
+    with supervising(clock=clock, children=(ChildSpec(id="counter", actor=Counter),)) as supervisor:
+        ref = supervisor.child("counter")
         ref.tell(lambda: done.complete(ref.stop()))
 
         clock.advance(0)
@@ -511,11 +511,11 @@ def test_a_stop_from_inside_a_plain_actor_does_not_wait_for_itself(clock: FakeCl
 
 
 def test_an_end_that_is_to_be_confirmed_is_not_confirmed_before() -> None:
-    nursery = Nursery()
-    with supervising(children=nursery.specs("a")) as boss:
-        ref = boss.child("a")
+    factory = ChildFactory()
+    with supervising(children=factory.specs("a")) as supervisor:
+        ref = supervisor.child("a")
         confirmed = ref.send(ShutdownConfirmRequest())
-        health(boss)  # it has been handled
+        health(supervisor)  # it has been handled
 
         assert not confirmed.is_ready()
         stop_by_request(ref)
@@ -523,10 +523,10 @@ def test_an_end_that_is_to_be_confirmed_is_not_confirmed_before() -> None:
 
 
 def test_the_end_of_a_plain_actor_is_confirmed_when_it_has_ended_and_not_before() -> None:
-    with supervising(children=(ChildSpec(id="counter", actor=Counter, restart="temporary"),)) as boss:
-        ref = boss.child("counter")
+    with supervising(children=(ChildSpec(id="counter", actor=Counter, restart="temporary"),)) as supervisor:
+        ref = supervisor.child("counter")
         confirmed = ref.send(ShutdownConfirmRequest())
-        health(boss)  # it has been handled
+        health(supervisor)  # it has been handled
 
         assert not confirmed.is_ready()
         ref.tell(fail)
@@ -534,16 +534,16 @@ def test_the_end_of_a_plain_actor_is_confirmed_when_it_has_ended_and_not_before(
 
 
 def test_the_end_of_a_child_that_is_down_is_confirmed_at_once() -> None:
-    with supervising(children=(ChildSpec(id="counter", actor=Counter),)) as boss:
-        ref = boss.child("counter")
+    with supervising(children=(ChildSpec(id="counter", actor=Counter),)) as supervisor:
+        ref = supervisor.child("counter")
         ref.stop(timeout=60)
 
         assert ref.send(ShutdownConfirmRequest()).wait(timeout=60).clean_shutdown
 
 
 def test_a_plain_actor_answers_a_request_of_its_users_own() -> None:
-    with supervising(children=(ChildSpec(id="counter", actor=Counter),)) as boss:
-        ref = boss.child("counter")
+    with supervising(children=(ChildSpec(id="counter", actor=Counter),)) as supervisor:
+        ref = supervisor.child("counter")
 
         assert ref.send(ProcessRequest(body="count")).wait(timeout=60) == 1
 
@@ -553,25 +553,25 @@ def test_a_request_that_a_plain_actor_fails_at_fails() -> None:
         def on_receive(self, message: Any) -> Any:
             raise ValueError(message.body)
 
-    with supervising(children=(ChildSpec(id="counter", actor=Picky),)) as boss:
-        asked = boss.child("counter").send(ProcessRequest(body="wrong"))
+    with supervising(children=(ChildSpec(id="counter", actor=Picky),)) as supervisor:
+        asked = supervisor.child("counter").send(ProcessRequest(body="wrong"))
 
         with pytest.raises(ValueError, match="wrong"):
             asked.wait(timeout=60)
 
 
 def test_a_request_to_stop_that_times_out_says_so_and_the_child_goes_on_stopping(clock: FakeClock) -> None:
-    nursery, hold = Nursery(), Hold()
-    with supervising(clock=clock, children=(nursery.spec("a", hold, shutdown=100.0),)) as boss, hold:
-        nursery.loops["a"][0].feed("held")
+    factory, hold = ChildFactory(), Hold()
+    with supervising(clock=clock, children=(factory.spec("a", hold, shutdown=100.0),)) as supervisor, hold:
+        factory.loops["a"][0].feed("held")
         hold.wait_reached()
-        ref = boss.child("a")
+        ref = supervisor.child("a")
         request = ref.send(ShutdownRequest(timeout=2.0))
 
         clock.advance(2.0)
 
         assert (request.wait(timeout=60).clean_shutdown, request.wait(timeout=60).duration) == (False, 2.0)
-        assert states(boss) == {"a": "stopping"}
+        assert states(supervisor) == {"a": "stopping"}
         later = ref.send(ShutdownRequest(timeout=50.0))
         hold.release()
         assert later.wait(timeout=60).clean_shutdown
@@ -596,11 +596,11 @@ def every_ticket(ref: ChildRef) -> Iterator[Ticket[Any]]:
 
 
 def test_every_ticket_of_a_deleted_child_resolves() -> None:
-    nursery = Nursery()
-    with supervising(children=nursery.specs("a")) as boss:
-        ref = boss.child("a")
+    factory = ChildFactory()
+    with supervising(children=factory.specs("a")) as supervisor:
+        ref = supervisor.child("a")
         stop_by_request(ref)
-        boss.send(DeleteChildRequest(id="a")).wait(timeout=60)
+        supervisor.send(DeleteChildRequest(id="a")).wait(timeout=60)
 
         answers = [outcome(ticket) for ticket in every_ticket(ref)]
 
@@ -612,9 +612,9 @@ def test_every_ticket_of_a_deleted_child_resolves() -> None:
 
 
 def test_every_ticket_of_a_child_resolves_after_the_end_of_its_supervisor() -> None:
-    nursery = Nursery()
-    with supervising(children=nursery.specs("a")) as boss:
-        ref = boss.child("a")
+    factory = ChildFactory()
+    with supervising(children=factory.specs("a")) as supervisor:
+        ref = supervisor.child("a")
 
     answers = [outcome(ticket) for ticket in every_ticket(ref)]
 
@@ -625,14 +625,14 @@ def test_every_ticket_of_a_child_resolves_after_the_end_of_its_supervisor() -> N
 
 
 def test_ready_resolves_also_for_a_child_that_never_was() -> None:
-    nursery, hold = Nursery(), Hold()
+    factory, hold = ChildFactory(), Hold()
     with hold:
-        with supervising() as boss, hold:
-            nursery.holds["a"] = hold
-            boss.send(StartChildRequest(child=nursery.spec("a")))
+        with supervising() as supervisor, hold:
+            factory.holds["a"] = hold
+            supervisor.send(StartChildRequest(child=factory.spec("a")))
             hold.wait_reached()
-            ref = boss.child("a")
-            boss.send(TerminateChildRequest(id="a"))
+            ref = supervisor.child("a")
+            supervisor.send(TerminateChildRequest(id="a"))
             hold.release()
 
         ref.ended.wait(timeout=60)
@@ -641,13 +641,13 @@ def test_ready_resolves_also_for_a_child_that_never_was() -> None:
 
 
 def test_the_ref_of_a_deleted_child_is_not_that_of_the_next_of_its_name() -> None:
-    nursery = Nursery()
-    with supervising(children=nursery.specs("a")) as boss:
-        old = boss.child("a")
+    factory = ChildFactory()
+    with supervising(children=factory.specs("a")) as supervisor:
+        old = supervisor.child("a")
         stop_by_request(old)
-        boss.send(DeleteChildRequest(id="a")).wait(timeout=60)
+        supervisor.send(DeleteChildRequest(id="a")).wait(timeout=60)
 
-        new = boss.spawn(nursery.spec("a"), timeout=60)
+        new = supervisor.spawn(factory.spec("a"), timeout=60)
 
         with pytest.raises(ChildUnavailableError):
             old.ask(ProcessRequest(body=1), timeout=60)
@@ -655,12 +655,12 @@ def test_the_ref_of_a_deleted_child_is_not_that_of_the_next_of_its_name() -> Non
 
 
 def test_to_stop_the_ref_of_a_deleted_child_does_not_stop_the_next_of_its_name() -> None:
-    nursery = Nursery()
-    with supervising(children=nursery.specs("a")) as boss:
-        old = boss.child("a")
+    factory = ChildFactory()
+    with supervising(children=factory.specs("a")) as supervisor:
+        old = supervisor.child("a")
         stop_by_request(old)
-        boss.send(DeleteChildRequest(id="a")).wait(timeout=60)
-        new = boss.spawn(nursery.spec("a"), timeout=60)
+        supervisor.send(DeleteChildRequest(id="a")).wait(timeout=60)
+        new = supervisor.spawn(factory.spec("a"), timeout=60)
 
         outcome(old.stop(block=False))
 
@@ -668,9 +668,9 @@ def test_to_stop_the_ref_of_a_deleted_child_does_not_stop_the_next_of_its_name()
 
 
 def test_a_temporary_child_that_ends_takes_its_ref_with_it() -> None:
-    nursery = Nursery()
-    with supervising(children=nursery.specs("a", restart="temporary")) as boss:
-        ref = boss.child("a")
+    factory = ChildFactory()
+    with supervising(children=factory.specs("a", restart="temporary")) as supervisor:
+        ref = supervisor.child("a")
 
         crash(ref)
 
@@ -681,10 +681,10 @@ def test_a_temporary_child_that_ends_takes_its_ref_with_it() -> None:
 # Whatever is being done, everybody answers
 
 
-def everybody_answers(boss: SupervisorRef, hold: Hold) -> tuple[HealthStatus, dict[str, str]]:
+def everybody_answers(supervisor: SupervisorRef, hold: Hold) -> tuple[HealthStatus, dict[str, str]]:
     """Ask the supervisor and all refs; return what the first child and the supervisor say, before the gate opens."""
-    seen = states(boss)
-    statuses = check_health([boss, *(info.ref for info in boss.children())], timeout=60)
+    seen = states(supervisor)
+    statuses = check_health([supervisor, *(info.ref for info in supervisor.children())], timeout=60)
     assert not hold.is_released
     assert statuses[0].loop_name == "boss"
     assert [status.loop_name for status in statuses[1:]] == list(seen)
@@ -693,46 +693,46 @@ def everybody_answers(boss: SupervisorRef, hold: Hold) -> tuple[HealthStatus, di
 
 
 def test_while_a_factory_is_at_work_everybody_answers() -> None:
-    nursery, hold = Nursery(), Hold()
-    with supervising(children=nursery.specs("a", "b")) as boss, hold:
-        boss.child("a").stop(timeout=60)
-        nursery.holds["a"] = hold
-        restarted = boss.send(RestartChildRequest(id="a"))
+    factory, hold = ChildFactory(), Hold()
+    with supervising(children=factory.specs("a", "b")) as supervisor, hold:
+        supervisor.child("a").stop(timeout=60)
+        factory.holds["a"] = hold
+        restarted = supervisor.send(RestartChildRequest(id="a"))
         hold.wait_reached()
 
-        status, seen = everybody_answers(boss, hold)
+        status, seen = everybody_answers(supervisor, hold)
 
         assert (status.state, status.running, seen["a"]) == (LoopState.STARTING, True, "starting")
         with pytest.raises(ChildUnavailableError, match="starting"):
-            boss.child("a").ask(ProcessRequest(body=1), timeout=60)
+            supervisor.child("a").ask(ProcessRequest(body=1), timeout=60)
         hold.release()
         restarted.wait(timeout=60)
 
 
 def test_while_the_first_child_of_all_is_being_made_everybody_answers() -> None:
-    nursery = Nursery()
+    factory = ChildFactory()
     with Hold() as hold:
-        nursery.holds["b"] = hold
-        boss = Supervisor("boss", children=nursery.specs("b", "c")).launch()
+        factory.holds["b"] = hold
+        supervisor = Supervisor("boss", children=factory.specs("b", "c")).launch()
         hold.wait_reached()
 
-        statuses = check_health([boss, *(info.ref for info in boss.children())], timeout=60)
+        statuses = check_health([supervisor, *(info.ref for info in supervisor.children())], timeout=60)
 
         assert not hold.is_released
         assert [status.state for status in statuses] == ["starting", "starting", "idle"]
-    boss.ready.wait(timeout=60)
-    boss.stop(timeout=60)
+    supervisor.ready.wait(timeout=60)
+    supervisor.stop(timeout=60)
 
 
 def test_while_a_loop_has_not_entered_everybody_answers() -> None:
-    nursery, hold = Nursery(), Hold()
+    factory, hold = ChildFactory(), Hold()
     blocking = FaultyBlocking(on_entry=lambda name: name == "a-worker" and hold())
-    with supervising(clock=FakeClock(blocking=blocking)) as boss, hold:
-        spawned = boss.send(StartChildRequest(child=nursery.spec("a")))
+    with supervising(clock=FakeClock(blocking=blocking)) as supervisor, hold:
+        spawned = supervisor.send(StartChildRequest(child=factory.spec("a")))
         hold.wait_reached()
-        boss.spawn(nursery.spec("b"), timeout=60)
+        supervisor.spawn(factory.spec("b"), timeout=60)
 
-        status, seen = everybody_answers(boss, hold)
+        status, seen = everybody_answers(supervisor, hold)
 
         assert (status.state, seen["a"]) == (LoopState.STARTING, "starting")
         hold.release()
@@ -744,13 +744,13 @@ def test_while_a_plain_actor_is_starting_everybody_answers() -> None:
         def on_start(self) -> None:
             hold()
 
-    nursery, hold = Nursery(), Hold()
-    with supervising() as boss, hold:
-        spawned = boss.send(StartChildRequest(child=ChildSpec(id="slow", actor=Slow)))
+    factory, hold = ChildFactory(), Hold()
+    with supervising() as supervisor, hold:
+        spawned = supervisor.send(StartChildRequest(child=ChildSpec(id="slow", actor=Slow)))
         hold.wait_reached()
-        boss.spawn(nursery.spec("b"), timeout=60)
+        supervisor.spawn(factory.spec("b"), timeout=60)
 
-        status, seen = everybody_answers(boss, hold)
+        status, seen = everybody_answers(supervisor, hold)
 
         assert (status.state, seen["slow"]) == (LoopState.STARTING, "starting")
         hold.release()
@@ -758,25 +758,25 @@ def test_while_a_plain_actor_is_starting_everybody_answers() -> None:
 
 
 def test_while_a_child_backs_off_everybody_answers(clock: FakeClock) -> None:
-    nursery, hold = Nursery(), Hold()
-    with with_back_off(nursery, clock, "a", "b") as boss:
-        backing_off(boss, clock)
+    factory, hold = ChildFactory(), Hold()
+    with with_back_off(factory, clock, "a", "b") as supervisor:
+        backing_off(supervisor, clock)
 
-        status, seen = everybody_answers(boss, hold)
+        status, seen = everybody_answers(supervisor, hold)
 
         assert (status.activity, seen["a"]) == (Activity.BACKING_OFF, "restarting")
 
 
 def test_while_a_group_waits_for_the_back_off_of_one_everybody_answers(clock: FakeClock) -> None:
-    nursery = Nursery()
-    with with_back_off(nursery, clock, "a", "b", strategy="one_for_all") as boss:
-        events = boss.subscribe()
-        ref = boss.child("b")
-        crash(boss.child("a"))
+    factory = ChildFactory()
+    with with_back_off(factory, clock, "a", "b", strategy="one_for_all") as supervisor:
+        events = supervisor.subscribe()
+        ref = supervisor.child("b")
+        crash(supervisor.child("a"))
         events.wait_for(EventKind.EXITED, "b")
         clock.advance(0)
 
-        assert states(boss) == {"a": "restarting", "b": "restarting"}
+        assert states(supervisor) == {"a": "restarting", "b": "restarting"}
         assert health(ref).activity is Activity.BACKING_OFF
         clock.advance(4.0)
         events.wait_for(EventKind.STARTED, "b")
@@ -785,21 +785,21 @@ def test_while_a_group_waits_for_the_back_off_of_one_everybody_answers(clock: Fa
 
 @pytest.mark.parametrize("whom", ["child", "supervisor"])
 def test_while_a_loop_is_stopping_everybody_answers(whom: str) -> None:
-    nursery, hold = Nursery(), Hold()
-    children = (nursery.spec("a"), nursery.spec("b", hold))
-    with supervising(children=children, sequential=True) as boss, hold:
-        nursery.loops["b"][0].feed("held")
+    factory, hold = ChildFactory(), Hold()
+    children = (factory.spec("a"), factory.spec("b", hold))
+    with supervising(children=children, sequential=True) as supervisor, hold:
+        factory.loops["b"][0].feed("held")
         hold.wait_reached()
-        target = boss if whom == "supervisor" else boss.child("b")
+        target = supervisor if whom == "supervisor" else supervisor.child("b")
         stopped = target.send(ShutdownRequest())
-        nursery.loops["b"][0].stop_asked.wait(timeout=60)
+        factory.loops["b"][0].stop_asked.wait(timeout=60)
 
-        statuses = check_health([info.ref for info in boss.children()], timeout=60)
+        statuses = check_health([info.ref for info in supervisor.children()], timeout=60)
 
         assert not hold.is_released
         assert [status.state for status in statuses] == ["running", "stopping"]
-        assert states(boss) == {"a": "up", "b": "stopping"}
-        assert health(boss).state is (LoopState.STOPPING if whom == "supervisor" else LoopState.RUNNING)
+        assert states(supervisor) == {"a": "up", "b": "stopping"}
+        assert health(supervisor).state is (LoopState.STOPPING if whom == "supervisor" else LoopState.RUNNING)
         hold.release()
         assert stopped.wait(timeout=60).clean_shutdown
 
@@ -809,13 +809,13 @@ def test_while_a_plain_actor_is_stopping_everybody_answers() -> None:
         def on_stop(self) -> None:
             hold()
 
-    nursery, hold = Nursery(), Hold()
-    children = (ChildSpec(id="slow", actor=Slow), nursery.spec("b"))
-    with supervising(children=children) as boss, hold:
-        stopped = boss.child("slow").stop(block=False)
+    factory, hold = ChildFactory(), Hold()
+    children = (ChildSpec(id="slow", actor=Slow), factory.spec("b"))
+    with supervising(children=children) as supervisor, hold:
+        stopped = supervisor.child("slow").stop(block=False)
         hold.wait_reached()
 
-        status, seen = everybody_answers(boss, hold)
+        status, seen = everybody_answers(supervisor, hold)
 
         assert (status.state, seen["slow"]) == (LoopState.STOPPING, "stopping")
         hold.release()

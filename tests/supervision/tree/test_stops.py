@@ -2,78 +2,78 @@
 
 from __future__ import annotations
 
-from nursery import Nursery, supervising
+from children import ChildFactory, supervising
 
 from loopwarden import ShutdownRequest, wait_all
 from loopwarden.clock import SystemClock
-from loopwarden.supervision.tree._executor import AT_ONCE, PATIENCE
+from loopwarden.supervision.tree._executor import AT_ONCE, STOP_MORE_TIMEOUT
 from loopwarden.testing import FakeClock, FaultyBlocking, Hold, ProbeLoop
 
 MORE = AT_ONCE + 8
 NAMES = tuple(f"loop-{number}" for number in range(MORE))
 
 
-def told(nursery: Nursery) -> list[ProbeLoop]:
-    loops = [nursery.loops[name][0] for name in NAMES]
+def told(factory: ChildFactory) -> list[ProbeLoop]:
+    loops = [factory.loops[name][0] for name in NAMES]
     return [loop for loop in loops if loop.stop_asked.is_ready()]
 
 
 def test_those_that_are_slow_to_stop_keep_nobody_waiting(clock: FakeClock) -> None:
-    nursery, hold = Nursery(), Hold()
-    children = tuple(nursery.spec(name, hold, shutdown=100.0) for name in NAMES)
-    with supervising(clock=clock, children=children) as boss, hold:
+    factory, hold = ChildFactory(), Hold()
+    children = tuple(factory.spec(name, hold, shutdown=100.0) for name in NAMES)
+    with supervising(clock=clock, children=children) as supervisor, hold:
         for name in NAMES:
-            nursery.loops[name][0].feed("held")
+            factory.loops[name][0].feed("held")
         clock.advance(0)  # each of them is held
-        boss.send(ShutdownRequest(timeout=1_000.0))
+        supervisor.send(ShutdownRequest(timeout=1_000.0))
         clock.advance(0)
-        at_first = told(nursery)
+        at_first = told(factory)
 
-        clock.advance(PATIENCE)
+        clock.advance(STOP_MORE_TIMEOUT)
 
-        assert at_first == [nursery.loops[name][0] for name in NAMES[-AT_ONCE:]]
-        assert len(told(nursery)) == MORE
+        assert at_first == [factory.loops[name][0] for name in NAMES[-AT_ONCE:]]
+        assert len(told(factory)) == MORE
 
 
 def test_however_many_end_meanwhile_all_are_told_after_a_few_moments(clock: FakeClock) -> None:
-    nursery, hold = Nursery(), Hold()
-    children = tuple(nursery.spec(name, hold, shutdown=100.0) for name in NAMES)
-    with supervising(clock=clock, children=children) as boss, hold:
+    factory, hold = ChildFactory(), Hold()
+    children = tuple(factory.spec(name, hold, shutdown=100.0) for name in NAMES)
+    with supervising(clock=clock, children=children) as supervisor, hold:
         for name in NAMES[:-1]:
-            nursery.loops[name][0].feed("held")
+            factory.loops[name][0].feed("held")
         clock.advance(0)  # each of them is held, but for the last, which is quick
-        boss.send(ShutdownRequest(timeout=1_000.0))
+        supervisor.send(ShutdownRequest(timeout=1_000.0))
         clock.advance(0)  # the quick one is told and ends, and one more is told
-        at_first = len(told(nursery))
+        at_first = len(told(factory))
 
-        clock.advance(PATIENCE)
+        clock.advance(STOP_MORE_TIMEOUT)
 
         assert at_first == AT_ONCE + 1
-        assert len(told(nursery)) == MORE
+        assert len(told(factory)) == MORE
 
 
 def test_those_that_are_quick_make_room_for_the_next_without_a_timer(clock: FakeClock) -> None:
-    nursery = Nursery()
+    factory = ChildFactory()
 
-    with supervising(clock=clock, children=nursery.specs(*NAMES)):
+    with supervising(clock=clock, children=factory.specs(*NAMES)):
         pass
 
-    assert len(told(nursery)) == MORE
+    assert len(told(factory)) == MORE
     assert "0 timers" in repr(clock)
 
 
 def test_one_that_ends_by_itself_before_it_is_told_is_no_longer_waited_for(clock: FakeClock) -> None:
-    nursery, hold = Nursery(), Hold()
-    children = tuple(nursery.spec(name, hold, shutdown=100.0) for name in NAMES)
-    with supervising(clock=clock, children=children) as boss, hold:
+    factory, hold = ChildFactory(), Hold()
+    children = tuple(factory.spec(name, hold, shutdown=100.0) for name in NAMES)
+    with supervising(clock=clock, children=children) as supervisor, hold:
         for name in NAMES[1:]:
-            nursery.loops[name][0].feed("held")
+            factory.loops[name][0].feed("held")
         clock.advance(0)  # each of them is held
-        stopped = boss.send(ShutdownRequest(timeout=1_000.0))
+        stopped = supervisor.send(ShutdownRequest(timeout=1_000.0))
         clock.advance(0)
-        assert len(told(nursery)) == AT_ONCE
+        assert len(told(factory)) == AT_ONCE
 
-        nursery.loops[NAMES[0]][0].shutdown(timeout=0)  # by its own means; it is the last to be told
+        factory.loops[NAMES[0]][0].shutdown(timeout=0)  # by its own means; it is the last to be told
         hold.release()
 
         assert stopped.wait(timeout=60).clean_shutdown
@@ -84,12 +84,12 @@ def test_without_a_thread_for_timers_all_are_told_at_once() -> None:
         if name == "loopwarden-timers":
             raise RuntimeError("can't start new thread")
 
-    nursery, hold = Nursery(), Hold()
+    factory, hold = ChildFactory(), Hold()
     clock = SystemClock(FaultyBlocking(before_start=refuse))
-    with supervising(clock=clock, children=tuple(nursery.spec(name, hold) for name in NAMES)) as boss, hold:
+    with supervising(clock=clock, children=tuple(factory.spec(name, hold) for name in NAMES)) as supervisor, hold:
         for name in NAMES:
-            nursery.loops[name][0].feed("held")
+            factory.loops[name][0].feed("held")
 
-        boss.stop(block=False)
+        supervisor.stop(block=False)
 
-        wait_all([nursery.loops[name][0].stop_asked for name in NAMES], timeout=60)
+        wait_all([factory.loops[name][0].stop_asked for name in NAMES], timeout=60)

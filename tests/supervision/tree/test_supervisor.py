@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pykka
 import pytest
-from nursery import Boom, Nursery, crash, crash_and_wait, finish, outcome, supervising
+from children import Boom, ChildFactory, crash, crash_and_wait, finish, outcome, supervising
 
 from loopwarden import HealthCheckRequest, LoopActor, LoopState, ProcessRequest, ShutdownConfirmRequest, ShutdownRequest
 from loopwarden.actors import ZOMBIES, AbandonRequest, ControlActor
@@ -54,8 +54,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("clock")
 
 
-def states(boss: SupervisorRef) -> dict[str, str]:
-    return {info.id: info.state.value for info in boss.children()}
+def states(supervisor: SupervisorRef) -> dict[str, str]:
+    return {info.id: info.state.value for info in supervisor.children()}
 
 
 def ask(ref: SupervisorRef | ChildRef, request: Any) -> Any:
@@ -75,45 +75,45 @@ def test_the_example_of_the_readme_holds() -> None:
 
 
 def test_at_the_end_of_the_block_everything_is_gone_also_after_an_exception() -> None:
-    nursery = Nursery()
+    factory = ChildFactory()
 
-    with pytest.raises(Boom), Supervisor.open("boss", children=nursery.specs("a", "b")) as boss:
+    with pytest.raises(Boom), Supervisor.open("boss", children=factory.specs("a", "b")) as supervisor:
         raise Boom
 
-    assert boss.ended.is_ready()
+    assert supervisor.ended.is_ready()
     assert wait_no_threads() == []
 
 
 def test_spawn_returns_when_the_child_is_running() -> None:
-    nursery = Nursery()
-    with supervising() as boss:
-        boss.spawn(nursery.spec("a"), timeout=60)
+    factory = ChildFactory()
+    with supervising() as supervisor:
+        supervisor.spawn(factory.spec("a"), timeout=60)
 
-        assert nursery.loops["a"][0].running
-        assert states(boss) == {"a": "up"}
+        assert factory.loops["a"][0].running
+        assert states(supervisor) == {"a": "up"}
 
 
 def test_spawn_raises_what_the_factory_raised_and_the_child_is_not_kept() -> None:
-    nursery = Nursery()
-    nursery.failures["a"] = 1
-    with supervising() as boss:
+    factory = ChildFactory()
+    factory.failures["a"] = 1
+    with supervising() as supervisor:
         with pytest.raises(StartFailed, match="child 'a' could not be started: Boom") as caught:
-            boss.spawn(nursery.spec("a"), timeout=60)
+            supervisor.spawn(factory.spec("a"), timeout=60)
 
         assert isinstance(caught.value.__cause__, Boom)
         assert caught.value.child == "a"
-        assert states(boss) == {}
-        boss.spawn(nursery.spec("a"), timeout=60)
+        assert states(supervisor) == {}
+        supervisor.spawn(factory.spec("a"), timeout=60)
 
 
 def test_spawn_that_does_not_wait_long_enough_says_so_and_the_child_comes_up_all_the_same() -> None:
-    nursery = Nursery()
+    factory = ChildFactory()
     hold = Hold()
-    with supervising() as boss, hold:
-        nursery.holds["a"] = hold
-        events = boss.subscribe()
+    with supervising() as supervisor, hold:
+        factory.holds["a"] = hold
+        events = supervisor.subscribe()
         with pytest.raises(TicketTimeoutError):
-            boss.spawn(nursery.spec("a"), timeout=0.01)
+            supervisor.spawn(factory.spec("a"), timeout=0.01)
 
         hold.release()
 
@@ -122,31 +122,31 @@ def test_spawn_that_does_not_wait_long_enough_says_so_and_the_child_comes_up_all
 
 @pytest.mark.parametrize("state", ["up", "down"])
 def test_an_id_is_taken_whether_its_child_is_running_or_not(state: str) -> None:
-    nursery = Nursery()
-    with supervising(children=nursery.specs("a")) as boss:
+    factory = ChildFactory()
+    with supervising(children=factory.specs("a")) as supervisor:
         if state == "down":
-            ask(boss, TerminateChildRequest(id="a"))
+            ask(supervisor, TerminateChildRequest(id="a"))
 
         with pytest.raises(ChildExistsError) as caught:
-            boss.spawn(nursery.spec("a"), timeout=60)
+            supervisor.spawn(factory.spec("a"), timeout=60)
 
         assert (caught.value.child, caught.value.state) == ("a", state)
-        assert states(boss) == {"a": state}
+        assert states(supervisor) == {"a": state}
 
 
 def test_the_first_children_start_from_left_to_right_each_when_the_one_before_is_up() -> None:
-    nursery = Nursery()
+    factory = ChildFactory()
     with Hold() as hold:
-        nursery.holds["b"] = hold
-        boss = Supervisor("boss", children=nursery.specs("a", "b", "c")).launch()
+        factory.holds["b"] = hold
+        supervisor = Supervisor("boss", children=factory.specs("a", "b", "c")).launch()
         hold.wait_reached()
 
-        assert states(boss) == {"a": "up", "b": "starting", "c": "pending"}
-        assert not boss.ready.is_ready()
+        assert states(supervisor) == {"a": "up", "b": "starting", "c": "pending"}
+        assert not supervisor.ready.is_ready()
 
-    boss.ready.wait(timeout=60)
-    assert nursery.log == ["+a", "+b", "+c"]
-    boss.stop(timeout=60)
+    supervisor.ready.wait(timeout=60)
+    assert factory.log == ["+a", "+b", "+c"]
+    supervisor.stop(timeout=60)
 
 
 @pytest.mark.parametrize(
@@ -155,39 +155,39 @@ def test_the_first_children_start_from_left_to_right_each_when_the_one_before_is
     ids=["rest_for_one", "one_for_all", "sequential"],
 )
 def test_if_a_first_child_cannot_be_started_those_before_it_are_stopped_in_reverse(options: Any) -> None:
-    nursery = Nursery()
-    nursery.failures["c"] = 1
+    factory = ChildFactory()
+    factory.failures["c"] = 1
 
     with pytest.raises(StartFailed, match="child 'c'") as caught:
-        Supervisor.start("boss", children=nursery.specs("a", "b", "c", "d"), **options)
+        Supervisor.start("boss", children=factory.specs("a", "b", "c", "d"), **options)
 
     assert isinstance(caught.value.__cause__, Boom)
-    assert nursery.log == ["+a", "+b", "+c", "-b", "-a"]
+    assert factory.log == ["+a", "+b", "+c", "-b", "-a"]
 
 
 def test_if_a_first_child_of_one_for_one_cannot_be_started_those_before_it_are_stopped_side_by_side() -> None:
-    nursery = Nursery()
-    nursery.failures["c"] = 1
+    factory = ChildFactory()
+    factory.failures["c"] = 1
 
     with pytest.raises(StartFailed, match="child 'c'"):
-        Supervisor.start("boss", children=nursery.specs("a", "b", "c", "d"))
+        Supervisor.start("boss", children=factory.specs("a", "b", "c", "d"))
 
-    assert nursery.log[:3] == ["+a", "+b", "+c"]
-    assert sorted(nursery.log[3:]) == ["-a", "-b"]
+    assert factory.log[:3] == ["+a", "+b", "+c"]
+    assert sorted(factory.log[3:]) == ["-a", "-b"]
     assert wait_no_threads() == []
 
 
 def test_the_first_start_is_tried_once_and_counts_for_no_intensity() -> None:
-    nursery = Nursery()
-    nursery.failures["a"] = 1
+    factory = ChildFactory()
+    factory.failures["a"] = 1
 
-    boss = Supervisor("boss", intensity=None, children=nursery.specs("a")).launch()
+    supervisor = Supervisor("boss", intensity=None, children=factory.specs("a")).launch()
 
-    assert isinstance(boss.ended.wait(timeout=60).cause, StartFailed)
+    assert isinstance(supervisor.ended.wait(timeout=60).cause, StartFailed)
     with pytest.raises(ActorDeadError):
-        boss.ready.wait(timeout=60)
-    assert nursery.log == ["+a"]
-    assert ask(boss, HealthCheckRequest()).state is LoopState.FAILED
+        supervisor.ready.wait(timeout=60)
+    assert factory.log == ["+a"]
+    assert ask(supervisor, HealthCheckRequest()).state is LoopState.FAILED
 
 
 class Idle(pykka.ThreadingActor):
@@ -216,11 +216,11 @@ def launched() -> ControlActor:
 def test_a_factory_that_makes_nothing_to_supervise_is_told_by_child_and_field(
     factory: Callable[[], object], culprit: str
 ) -> None:
-    with supervising() as boss:
+    with supervising() as supervisor:
         with pytest.raises(StartFailed, match=f"child 'odd' could not be started: .*{culprit}"):
-            boss.spawn(ChildSpec(id="odd", start=factory), timeout=60)
+            supervisor.spawn(ChildSpec(id="odd", start=factory), timeout=60)
 
-        assert states(boss) == {}
+        assert states(supervisor) == {}
     for left in pykka.ActorRegistry.get_all():  # what was refused is its maker's
         left.stop()
 
@@ -232,9 +232,9 @@ def test_a_started_actor_that_is_refused_is_stopped() -> None:
         made.append(Idle.start())
         return made[0]
 
-    with supervising() as boss:
+    with supervising() as supervisor:
         with pytest.raises(StartFailed):
-            boss.spawn(ChildSpec(id="odd", start=make), timeout=60)
+            supervisor.spawn(ChildSpec(id="odd", start=make), timeout=60)
 
         made[0].actor_stopped.wait(60)
         assert not made[0].is_alive()
@@ -247,8 +247,8 @@ def test_an_actor_that_was_launched_by_its_factory_is_refused_and_stopped_as_a_r
         made.append(launched())
         return made[0]
 
-    with supervising() as boss, pytest.raises(StartFailed):
-        boss.spawn(ChildSpec(id="odd", start=make), timeout=60)
+    with supervising() as supervisor, pytest.raises(StartFailed):
+        supervisor.spawn(ChildSpec(id="odd", start=make), timeout=60)
 
     has_ended = made[0].ended.wait_ready(timeout=60)
     made[0].actor_ref.stop(timeout=60)
@@ -261,28 +261,28 @@ def test_an_actors_constructor_that_raises_is_a_failed_start() -> None:
             super().__init__()
             self.size = 1 // size
 
-    with supervising() as boss:
+    with supervising() as supervisor:
         with pytest.raises(StartFailed, match="child 'picky' could not be started: ZeroDivisionError"):
-            boss.spawn(ChildSpec(id="picky", actor=Picky, args=(0,)), timeout=60)
+            supervisor.spawn(ChildSpec(id="picky", actor=Picky, args=(0,)), timeout=60)
 
-        boss.spawn(ChildSpec(id="picky", actor=Picky, kwargs={"size": 1}), timeout=60)
+        supervisor.spawn(ChildSpec(id="picky", actor=Picky, kwargs={"size": 1}), timeout=60)
 
 
 @pytest.mark.parametrize(("restart", "left"), [("permanent", {"a": "down"}), ("temporary", {})])
 def test_a_factory_that_returns_none_says_not_now(restart: Any, left: dict[str, str]) -> None:
-    with supervising() as boss:
-        ref = outcome(boss.send(StartChildRequest(child=ChildSpec(id="a", start=lambda: None, restart=restart))))
+    with supervising() as supervisor:
+        ref = outcome(supervisor.send(StartChildRequest(child=ChildSpec(id="a", start=lambda: None, restart=restart))))
 
         assert not isinstance(ref, BaseException)
-        assert states(boss) == left
+        assert states(supervisor) == left
 
 
 def test_a_first_child_that_says_not_now_keeps_nobody_waiting() -> None:
-    nursery = Nursery()
-    children = (ChildSpec(id="shy", start=lambda: None), nursery.spec("a"))
+    factory = ChildFactory()
+    children = (ChildSpec(id="shy", start=lambda: None), factory.spec("a"))
 
-    with supervising(children=children) as boss:
-        assert states(boss) == {"shy": "down", "a": "up"}
+    with supervising(children=children) as supervisor:
+        assert states(supervisor) == {"shy": "down", "a": "up"}
 
 
 def test_a_loop_that_raises_at_once_was_started_and_is_restarted_by_its_type() -> None:
@@ -292,99 +292,99 @@ def test_a_loop_that_raises_at_once_was_started_and_is_restarted_by_its_type() -
 
         def shutdown(self, *, timeout: float) -> None: ...
 
-    with supervising(intensity=2) as boss:
-        ref = boss.send(StartChildRequest(child=ChildSpec(id="brief", start=Brief)))
+    with supervising(intensity=2) as supervisor:
+        ref = supervisor.send(StartChildRequest(child=ChildSpec(id="brief", start=Brief)))
 
         with pytest.raises(SupervisorGaveUp, match="child 'brief' of supervisor 'boss' failed too often: Boom"):
-            boss.wait(timeout=60)
+            supervisor.wait(timeout=60)
         assert ref.is_ready()
-        assert [event.attempt for event in boss.events() if event.kind is EventKind.STARTED] == [0, 1, 2]
+        assert [event.attempt for event in supervisor.events() if event.kind is EventKind.STARTED] == [0, 1, 2]
 
 
 # The run-time API
 
 
 def test_terminate_stops_a_child_and_keeps_its_spec() -> None:
-    nursery = Nursery()
-    with supervising(children=nursery.specs("a", "b")) as boss:
-        result = ask(boss, TerminateChildRequest(id="a"))
+    factory = ChildFactory()
+    with supervising(children=factory.specs("a", "b")) as supervisor:
+        result = ask(supervisor, TerminateChildRequest(id="a"))
 
         assert (result.loop_name, result.clean_shutdown) == ("a", True)
-        assert states(boss) == {"a": "down", "b": "up"}
-        assert nursery.log == ["+a", "+b", "-a"]
+        assert states(supervisor) == {"a": "down", "b": "up"}
+        assert factory.log == ["+a", "+b", "-a"]
 
 
 def test_terminate_again_is_answered_too() -> None:
-    nursery = Nursery()
-    with supervising(children=nursery.specs("a")) as boss:
+    factory = ChildFactory()
+    with supervising(children=factory.specs("a")) as supervisor:
         for _ in range(3):
-            assert ask(boss, TerminateChildRequest(id="a")).clean_shutdown
+            assert ask(supervisor, TerminateChildRequest(id="a")).clean_shutdown
 
 
 def test_terminate_forgets_a_temporary_child() -> None:
-    nursery = Nursery()
-    with supervising(children=nursery.specs("a", restart="temporary")) as boss:
-        ref = boss.child("a")
+    factory = ChildFactory()
+    with supervising(children=factory.specs("a", restart="temporary")) as supervisor:
+        ref = supervisor.child("a")
 
-        assert ask(boss, TerminateChildRequest(id="a")).clean_shutdown
-        assert states(boss) == {}
+        assert ask(supervisor, TerminateChildRequest(id="a")).clean_shutdown
+        assert states(supervisor) == {}
         assert ref.ended.wait(timeout=60).cause is None
 
 
 def test_restart_starts_what_is_down_and_returns_the_same_ref() -> None:
-    nursery = Nursery()
-    with supervising(children=nursery.specs("a")) as boss:
-        before = boss.child("a")
-        ask(boss, TerminateChildRequest(id="a"))
+    factory = ChildFactory()
+    with supervising(children=factory.specs("a")) as supervisor:
+        before = supervisor.child("a")
+        ask(supervisor, TerminateChildRequest(id="a"))
 
-        ref = ask(boss, RestartChildRequest(id="a"))
+        ref = ask(supervisor, RestartChildRequest(id="a"))
 
         assert ref is before
         assert ask(ref, ProcessRequest(body=1)) == 1
-        assert states(boss) == {"a": "up"}
+        assert states(supervisor) == {"a": "up"}
 
 
 def test_restart_by_hand_counts_for_no_intensity() -> None:
-    nursery = Nursery()
-    with supervising(children=nursery.specs("a"), intensity=0) as boss:
+    factory = ChildFactory()
+    with supervising(children=factory.specs("a"), intensity=0) as supervisor:
         for _ in range(5):
-            ask(boss, TerminateChildRequest(id="a"))
-            ask(boss, RestartChildRequest(id="a"))
+            ask(supervisor, TerminateChildRequest(id="a"))
+            ask(supervisor, RestartChildRequest(id="a"))
 
-        assert boss.children()[0].restarts == 0
-        assert states(boss) == {"a": "up"}
+        assert supervisor.children()[0].restarts == 0
+        assert states(supervisor) == {"a": "up"}
 
 
 def test_restart_that_fails_raises_and_leaves_the_child_down() -> None:
-    nursery = Nursery()
-    with supervising(children=nursery.specs("a")) as boss:
-        ask(boss, TerminateChildRequest(id="a"))
-        nursery.failures["a"] = 1
+    factory = ChildFactory()
+    with supervising(children=factory.specs("a")) as supervisor:
+        ask(supervisor, TerminateChildRequest(id="a"))
+        factory.failures["a"] = 1
 
         with pytest.raises(StartFailed):
-            ask(boss, RestartChildRequest(id="a"))
+            ask(supervisor, RestartChildRequest(id="a"))
 
-        assert states(boss) == {"a": "down"}
-        assert boss.children()[0].last_error is not None
-        ask(boss, RestartChildRequest(id="a"))
+        assert states(supervisor) == {"a": "down"}
+        assert supervisor.children()[0].last_error is not None
+        ask(supervisor, RestartChildRequest(id="a"))
 
 
 def test_delete_forgets_a_child_that_is_down() -> None:
-    nursery = Nursery()
-    with supervising(children=nursery.specs("a")) as boss:
-        ask(boss, TerminateChildRequest(id="a"))
+    factory = ChildFactory()
+    with supervising(children=factory.specs("a")) as supervisor:
+        ask(supervisor, TerminateChildRequest(id="a"))
 
-        assert ask(boss, DeleteChildRequest(id="a")) is None
-        assert states(boss) == {}
-        boss.spawn(nursery.spec("a"), timeout=60)
+        assert ask(supervisor, DeleteChildRequest(id="a")) is None
+        assert states(supervisor) == {}
+        supervisor.spawn(factory.spec("a"), timeout=60)
 
 
 @pytest.mark.parametrize("request_type", [RestartChildRequest, DeleteChildRequest])
 def test_what_needs_a_child_that_is_down_is_refused_by_one_that_is_up(request_type: Any) -> None:
-    nursery = Nursery()
-    with supervising(children=nursery.specs("a")) as boss:
+    factory = ChildFactory()
+    with supervising(children=factory.specs("a")) as supervisor:
         with pytest.raises(ChildBusyError) as caught:
-            ask(boss, request_type(id="a"))
+            ask(supervisor, request_type(id="a"))
 
         assert (caught.value.child, caught.value.state) == ("a", "up")
 
@@ -393,14 +393,14 @@ def test_what_needs_a_child_that_is_down_is_refused_by_one_that_is_up(request_ty
 def test_what_needs_a_child_that_is_down_is_refused_by_one_that_is_backing_off(
     clock: FakeClock, request_type: Any
 ) -> None:
-    nursery = Nursery()
-    with supervising(children=nursery.specs("a"), clock=clock, backoff=Backoff()) as boss:
-        events = boss.subscribe()
-        crash(boss.child("a"))
+    factory = ChildFactory()
+    with supervising(children=factory.specs("a"), clock=clock, backoff=Backoff()) as supervisor:
+        events = supervisor.subscribe()
+        crash(supervisor.child("a"))
         events.wait_for(EventKind.RESTARTING)
 
         with pytest.raises(ChildBusyError) as caught:
-            ask(boss, request_type(id="a"))
+            ask(supervisor, request_type(id="a"))
 
         assert caught.value.state == "restarting"
 
@@ -410,11 +410,11 @@ def test_what_needs_a_child_that_is_down_is_refused_by_one_that_is_backing_off(
     [TerminateChildRequest, RestartChildRequest, DeleteChildRequest, WhichChildRequest, ChildSpecRequest],
 )
 def test_a_child_that_is_not_there_is_not_found(request_type: Any) -> None:
-    with supervising() as boss:
+    with supervising() as supervisor:
         with pytest.raises(ChildNotFoundError, match="child 'nobody' is not known here"):
-            ask(boss, request_type(id="nobody"))
+            ask(supervisor, request_type(id="nobody"))
 
-        assert ask(boss, HealthCheckRequest()).running
+        assert ask(supervisor, HealthCheckRequest()).running
 
 
 @pytest.mark.parametrize(
@@ -422,49 +422,49 @@ def test_a_child_that_is_not_there_is_not_found(request_type: Any) -> None:
     [TerminateChildRequest, RestartChildRequest, DeleteChildRequest, WhichChildRequest, ChildSpecRequest],
 )
 def test_a_request_about_nobody_that_nobody_waits_for_does_not_end_the_supervisor(request_type: Any) -> None:
-    nursery = Nursery()
-    with supervising(children=nursery.specs("a")) as boss:
-        boss.tell(request_type(id="nobody"))
+    factory = ChildFactory()
+    with supervising(children=factory.specs("a")) as supervisor:
+        supervisor.tell(request_type(id="nobody"))
 
-        assert states(boss) == {"a": "up"}
+        assert states(supervisor) == {"a": "up"}
 
 
 def test_a_child_that_cannot_be_had_and_that_nobody_waits_for_does_not_end_the_supervisor() -> None:
-    nursery = Nursery()
-    bad = nursery.spec("b", restart="transient", significant=True)
-    with supervising(children=nursery.specs("a")) as boss:
-        boss.tell(StartChildRequest(child=bad))
+    factory = ChildFactory()
+    bad = factory.spec("b", restart="transient", significant=True)
+    with supervising(children=factory.specs("a")) as supervisor:
+        supervisor.tell(StartChildRequest(child=bad))
 
-        assert states(boss) == {"a": "up"}
+        assert states(supervisor) == {"a": "up"}
 
 
 def test_a_child_that_this_supervisor_cannot_have_is_refused_before_anything_starts() -> None:
-    nursery = Nursery()
-    with supervising() as boss:
+    factory = ChildFactory()
+    with supervising() as supervisor:
         with pytest.raises(InvalidChildError, match=r"child 'a' .*significant.*auto_shutdown"):
-            boss.spawn(nursery.spec("a", restart="transient", significant=True), timeout=60)
+            supervisor.spawn(factory.spec("a", restart="transient", significant=True), timeout=60)
 
-        assert nursery.log == []
+        assert factory.log == []
 
 
 def test_which_children_are_told_in_start_order_with_their_refs() -> None:
-    nursery = Nursery()
-    with supervising(children=nursery.specs("c", "a", "b")) as boss:
-        infos = ask(boss, WhichChildrenRequest())
+    factory = ChildFactory()
+    with supervising(children=factory.specs("c", "a", "b")) as supervisor:
+        infos = ask(supervisor, WhichChildrenRequest())
 
         assert [info.id for info in infos] == ["c", "a", "b"]
         assert all(ask(info.ref, ProcessRequest(body=info.id)) == info.id for info in infos)
-        assert ask(boss, WhichChildRequest(id="a")) == infos[1]
+        assert ask(supervisor, WhichChildRequest(id="a")) == infos[1]
         assert "ref" not in infos[0].model_dump()
 
 
 def test_which_child_tells_how_it_is() -> None:
-    nursery = Nursery()
-    with supervising(children=nursery.specs("a")) as boss:
-        events = boss.subscribe()
-        crash_and_wait(boss.child("a"), events)
+    factory = ChildFactory()
+    with supervising(children=factory.specs("a")) as supervisor:
+        events = supervisor.subscribe()
+        crash_and_wait(supervisor.child("a"), events)
 
-        info: ChildInfo = ask(boss, WhichChildRequest(id="a"))
+        info: ChildInfo = ask(supervisor, WhichChildRequest(id="a"))
 
         assert (info.state, info.restarts, info.retry_at, info.is_supervisor) == (ChildState.UP, 1, None, False)
         assert info.last_error is not None
@@ -472,75 +472,75 @@ def test_which_child_tells_how_it_is() -> None:
 
 
 def test_children_are_counted() -> None:
-    nursery = Nursery()
-    children = (*nursery.specs("a", "b"), ChildSpec(id="inner", start=lambda: Supervisor("inner")))
-    with supervising(children=children) as boss:
-        ask(boss, TerminateChildRequest(id="a"))
+    factory = ChildFactory()
+    children = (*factory.specs("a", "b"), ChildSpec(id="inner", start=lambda: Supervisor("inner")))
+    with supervising(children=children) as supervisor:
+        ask(supervisor, TerminateChildRequest(id="a"))
 
-        assert ask(boss, CountChildrenRequest()) == ChildCounts(specs=3, active=2, supervisors=1, workers=2)
+        assert ask(supervisor, CountChildrenRequest()) == ChildCounts(specs=3, active=2, supervisors=1, workers=2)
 
 
 def test_the_spec_of_a_child_is_told() -> None:
-    nursery = Nursery()
-    spec = nursery.spec("a", restart="transient", shutdown=3.0)
-    with supervising(children=(spec,)) as boss:
-        assert ask(boss, ChildSpecRequest(id="a")) == spec
+    factory = ChildFactory()
+    spec = factory.spec("a", restart="transient", shutdown=3.0)
+    with supervising(children=(spec,)) as supervisor:
+        assert ask(supervisor, ChildSpecRequest(id="a")) == spec
 
 
 def test_what_is_no_request_of_a_supervisor_is_refused_and_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    with supervising() as boss:
+    with supervising() as supervisor:
         with pytest.raises(UnsupportedRequestError, match="Supervisor 'boss' cannot do ProcessRequest"):
-            ask(boss, ProcessRequest(body=1))
-        boss.tell("what?")
+            ask(supervisor, ProcessRequest(body=1))
+        supervisor.tell("what?")
 
-        assert ask(boss, HealthCheckRequest()).running
+        assert ask(supervisor, HealthCheckRequest()).running
     assert "cannot do str" in caplog.text
 
 
 def test_health_counts_restarts_and_tells_the_state() -> None:
-    nursery = Nursery()
-    with supervising(children=nursery.specs("a", "b")) as boss:
-        events = boss.subscribe()
-        crash_and_wait(boss.child("a"), events)
-        crash_and_wait(boss.child("b"), events)
+    factory = ChildFactory()
+    with supervising(children=factory.specs("a", "b")) as supervisor:
+        events = supervisor.subscribe()
+        crash_and_wait(supervisor.child("a"), events)
+        crash_and_wait(supervisor.child("b"), events)
 
-        status = ask(boss, HealthCheckRequest())
+        status = ask(supervisor, HealthCheckRequest())
 
         assert (status.loop_name, status.state, status.restarts) == ("boss", LoopState.RUNNING, 2)
 
 
 def test_after_its_end_a_supervisor_still_answers_what_can_be_answered() -> None:
-    nursery = Nursery()
-    with supervising(children=nursery.specs("a")) as boss:
+    factory = ChildFactory()
+    with supervising(children=factory.specs("a")) as supervisor:
         pass
 
-    assert ask(boss, HealthCheckRequest()).state is LoopState.STOPPED
-    assert ask(boss, ShutdownRequest()).clean_shutdown
-    assert ask(boss, ShutdownConfirmRequest()).clean_shutdown
-    assert [event.kind for event in boss.events()] == ["started", "exited", "terminated"]
+    assert ask(supervisor, HealthCheckRequest()).state is LoopState.STOPPED
+    assert ask(supervisor, ShutdownRequest()).clean_shutdown
+    assert ask(supervisor, ShutdownConfirmRequest()).clean_shutdown
+    assert [event.kind for event in supervisor.events()] == ["started", "exited", "terminated"]
     with pytest.raises(ActorDeadError):
-        boss.children()
+        supervisor.children()
 
 
 def test_a_shutdown_request_ends_a_supervisor_and_its_children() -> None:
-    nursery = Nursery()
-    boss = Supervisor.start("boss", children=nursery.specs("a", "b"))
+    factory = ChildFactory()
+    supervisor = Supervisor.start("boss", children=factory.specs("a", "b"))
 
-    result = ask(boss, ShutdownRequest(timeout=5.0))
+    result = ask(supervisor, ShutdownRequest(timeout=5.0))
 
     assert (result.loop_name, result.clean_shutdown) == ("boss", True)
-    assert boss.ended.wait(timeout=60).cause is None
-    assert sorted(nursery.log) == ["+a", "+b", "-a", "-b"]
+    assert supervisor.ended.wait(timeout=60).cause is None
+    assert sorted(factory.log) == ["+a", "+b", "-a", "-b"]
 
 
 def test_a_shutdown_request_that_times_out_says_so_and_the_real_end_comes_later(clock: FakeClock) -> None:
-    nursery = Nursery()
+    factory = ChildFactory()
     with Hold() as hold:
-        boss = Supervisor.start("boss", clock=clock, children=(nursery.spec("a", hold, shutdown=100.0),))
-        nursery.loops["a"][0].feed("held")
+        supervisor = Supervisor.start("boss", clock=clock, children=(factory.spec("a", hold, shutdown=100.0),))
+        factory.loops["a"][0].feed("held")
         hold.wait_reached()
-        request = boss.send(ShutdownRequest(timeout=2.0))
-        confirmed = boss.send(ShutdownConfirmRequest())
+        request = supervisor.send(ShutdownRequest(timeout=2.0))
+        confirmed = supervisor.send(ShutdownConfirmRequest())
 
         clock.advance(2.0)
 
@@ -553,56 +553,56 @@ def test_a_shutdown_request_that_times_out_says_so_and_the_real_end_comes_later(
 
 
 def test_one_failure_too_many_and_the_supervisor_stops_all_and_gives_up() -> None:
-    nursery = Nursery()
-    with supervising(children=nursery.specs("a", "b"), intensity=2) as boss:
-        events = boss.subscribe()
-        ref = boss.child("a")
+    factory = ChildFactory()
+    with supervising(children=factory.specs("a", "b"), intensity=2) as supervisor:
+        events = supervisor.subscribe()
+        ref = supervisor.child("a")
         crash_and_wait(ref, events)
         crash_and_wait(ref, events)
         crash(ref, Boom("the last one"))
 
         with pytest.raises(SupervisorGaveUp, match="child 'a' of supervisor 'boss' failed too often") as caught:
-            boss.wait(timeout=60)
+            supervisor.wait(timeout=60)
 
         assert (caught.value.supervisor, caught.value.child) == ("boss", "a")
         assert str(caught.value.__cause__) == "the last one"
-        assert boss.ended.wait(timeout=60).cause is caught.value
-        assert nursery.log == ["+a", "+b", "+a", "+a", "-b"]
-        assert ask(boss, HealthCheckRequest()).state is LoopState.FAILED
+        assert supervisor.ended.wait(timeout=60).cause is caught.value
+        assert factory.log == ["+a", "+b", "+a", "+a", "-b"]
+        assert ask(supervisor, HealthCheckRequest()).state is LoopState.FAILED
 
 
 def test_failures_that_lie_further_apart_than_the_period_are_not_too_many(clock: FakeClock) -> None:
-    nursery = Nursery()
-    with supervising(clock=clock, children=nursery.specs("a"), intensity=1, period=5.0) as boss:
-        events = boss.subscribe()
+    factory = ChildFactory()
+    with supervising(clock=clock, children=factory.specs("a"), intensity=1, period=5.0) as supervisor:
+        events = supervisor.subscribe()
         for _ in range(3):
-            crash_and_wait(boss.child("a"), events)
+            crash_and_wait(supervisor.child("a"), events)
             clock.advance(5.5)
 
-        assert states(boss) == {"a": "up"}
+        assert states(supervisor) == {"a": "up"}
 
 
 def test_a_failed_restart_counts_as_another() -> None:
-    nursery = Nursery()
-    with supervising(children=nursery.specs("a"), intensity=3) as boss:
-        nursery.failures["a"] = 5
-        crash(boss.child("a"))
+    factory = ChildFactory()
+    with supervising(children=factory.specs("a"), intensity=3) as supervisor:
+        factory.failures["a"] = 5
+        crash(supervisor.child("a"))
 
         with pytest.raises(SupervisorGaveUp):
-            boss.wait(timeout=60)
+            supervisor.wait(timeout=60)
 
-        assert nursery.log == ["+a"] * 4
+        assert factory.log == ["+a"] * 4
 
 
 def test_without_an_intensity_it_goes_on_for_ever() -> None:
-    nursery = Nursery()
-    with supervising(children=nursery.specs("a"), intensity=None) as boss:
-        events = boss.subscribe()
-        nursery.failures["a"] = 50
+    factory = ChildFactory()
+    with supervising(children=factory.specs("a"), intensity=None) as supervisor:
+        events = supervisor.subscribe()
+        factory.failures["a"] = 50
 
-        crash_and_wait(boss.child("a"), events)
+        crash_and_wait(supervisor.child("a"), events)
 
-        assert boss.children()[0].restarts == 51
+        assert supervisor.children()[0].restarts == 51
 
 
 def back_off(ref: ChildRef, events: EventStream, clock: FakeClock) -> float:
@@ -615,29 +615,29 @@ def back_off(ref: ChildRef, events: EventStream, clock: FakeClock) -> float:
 
 
 def test_a_child_stays_away_until_its_back_off_is_over() -> None:
-    nursery, clock = Nursery(), FakeClock(start=100.0)
+    factory, clock = ChildFactory(), FakeClock(start=100.0)
     backoff = Backoff(minimum=2.0, maximum=8.0, jitter=0.0)
-    with supervising(clock=clock, children=nursery.specs("a"), backoff=backoff) as boss:
-        events = boss.subscribe()
-        crash(boss.child("a"))
+    with supervising(clock=clock, children=factory.specs("a"), backoff=backoff) as supervisor:
+        events = supervisor.subscribe()
+        crash(supervisor.child("a"))
         event = events.wait_for(EventKind.RESTARTING)
 
         clock.advance(1.9)
 
-        info = boss.children()[0]
+        info = supervisor.children()[0]
         assert (event.delay, info.state, info.retry_at) == (2.0, "restarting", 102.0)
         clock.advance(0.1)
         assert events.wait_for(EventKind.STARTED).attempt == 1
 
 
 def test_the_delay_doubles_up_to_its_maximum_and_begins_anew_after_a_stable_time(clock: FakeClock) -> None:
-    nursery = Nursery()
+    factory = ChildFactory()
     backoff = Backoff(minimum=2.0, maximum=8.0, jitter=0.0)
     with supervising(
-        clock=clock, children=nursery.specs("a"), backoff=backoff, intensity=None, reset_after=60.0
-    ) as boss:
-        events = boss.subscribe()
-        ref = boss.child("a")
+        clock=clock, children=factory.specs("a"), backoff=backoff, intensity=None, reset_after=60.0
+    ) as supervisor:
+        events = supervisor.subscribe()
+        ref = supervisor.child("a")
 
         delays = [back_off(ref, events, clock) for _ in range(4)]
         clock.advance(59.9)
@@ -649,11 +649,11 @@ def test_the_delay_doubles_up_to_its_maximum_and_begins_anew_after_a_stable_time
 
 
 def test_chance_moves_the_delay_within_its_bounds(clock: FakeClock) -> None:
-    nursery = Nursery()
+    factory = ChildFactory()
     backoff = Backoff(minimum=2.0, maximum=2.0, jitter=0.25)
-    with supervising(clock=clock, children=nursery.specs("a"), backoff=backoff, intensity=None) as boss:
-        events = boss.subscribe()
-        ref = boss.child("a")
+    with supervising(clock=clock, children=factory.specs("a"), backoff=backoff, intensity=None) as supervisor:
+        events = supervisor.subscribe()
+        ref = supervisor.child("a")
 
         delays = [back_off(ref, events, clock) for _ in range(20)]
 
@@ -662,53 +662,53 @@ def test_chance_moves_the_delay_within_its_bounds(clock: FakeClock) -> None:
 
 
 def test_a_child_may_have_a_back_off_of_its_own(clock: FakeClock) -> None:
-    nursery = Nursery()
+    factory = ChildFactory()
     own = Backoff(minimum=7.0, jitter=0.0)
-    with supervising(clock=clock, children=(nursery.spec("a", backoff=own),)) as boss:
-        assert back_off(boss.child("a"), boss.subscribe(), clock) == 7.0
+    with supervising(clock=clock, children=(factory.spec("a", backoff=own),)) as supervisor:
+        assert back_off(supervisor.child("a"), supervisor.subscribe(), clock) == 7.0
 
 
 def test_a_child_that_fails_more_often_than_it_may_for_itself_stays_down_and_its_siblings_go_on() -> None:
-    nursery = Nursery()
-    with supervising(children=(nursery.spec("a", intensity=1), nursery.spec("b")), intensity=None) as boss:
-        events = boss.subscribe()
-        crash_and_wait(boss.child("a"), events)
+    factory = ChildFactory()
+    with supervising(children=(factory.spec("a", intensity=1), factory.spec("b")), intensity=None) as supervisor:
+        events = supervisor.subscribe()
+        crash_and_wait(supervisor.child("a"), events)
 
-        crash(boss.child("a"))
+        crash(supervisor.child("a"))
 
         assert events.wait_for(EventKind.CHILD_GAVE_UP).child == "a"
-        assert states(boss) == {"a": "down", "b": "up"}
-        ask(boss, RestartChildRequest(id="a"))
-        assert states(boss) == {"a": "up", "b": "up"}
+        assert states(supervisor) == {"a": "down", "b": "up"}
+        ask(supervisor, RestartChildRequest(id="a"))
+        assert states(supervisor) == {"a": "up", "b": "up"}
 
 
 @pytest.mark.parametrize(
     ("error", "expected"), [(KeyError(), "down"), (IndexError(), "up"), (ValueError(), "up")], ids=repr
 )
 def test_the_nearest_class_of_an_exception_decides(error: Exception, expected: str) -> None:
-    nursery = Nursery()
+    factory = ChildFactory()
     decide = {LookupError: "stop", IndexError: "restart"}
-    with supervising(children=(nursery.spec("a", decide=decide), nursery.spec("b"))) as boss:
-        events = boss.subscribe()
-        crash(boss.child("a"), error)
+    with supervising(children=(factory.spec("a", decide=decide), factory.spec("b"))) as supervisor:
+        events = supervisor.subscribe()
+        crash(supervisor.child("a"), error)
         events.wait_for(EventKind.EXITED)
 
         if expected == "up":
             events.wait_for(EventKind.STARTED, "a")
 
-        assert states(boss) == {"a": expected, "b": "up"}
+        assert states(supervisor) == {"a": expected, "b": "up"}
 
 
 def test_an_exception_that_is_to_be_escalated_ends_the_supervisor_at_once() -> None:
-    nursery = Nursery()
-    with supervising(children=(nursery.spec("a", decide={OSError: "escalate"}),), intensity=None) as boss:
-        crash(boss.child("a"), FileNotFoundError("gone"))
+    factory = ChildFactory()
+    with supervising(children=(factory.spec("a", decide={OSError: "escalate"}),), intensity=None) as supervisor:
+        crash(supervisor.child("a"), FileNotFoundError("gone"))
 
         with pytest.raises(SupervisorGaveUp, match=r"child 'a' .*escalated") as caught:
-            boss.wait(timeout=60)
+            supervisor.wait(timeout=60)
 
         assert isinstance(caught.value.__cause__, FileNotFoundError)
-        assert EventKind.ESCALATED in [event.kind for event in boss.events()]
+        assert EventKind.ESCALATED in [event.kind for event in supervisor.events()]
 
 
 # Strategies and restart types
@@ -723,42 +723,42 @@ def test_an_exception_that_is_to_be_escalated_ends_the_supervisor_at_once() -> N
     ],
 )
 def test_who_goes_down_with_whom_and_in_which_order(strategy: Any, expected: list[str]) -> None:
-    nursery = Nursery()
-    with supervising(strategy=strategy, children=nursery.specs("a", "b", "c", "d")) as boss:
-        events = boss.subscribe()
-        nursery.told()
+    factory = ChildFactory()
+    with supervising(strategy=strategy, children=factory.specs("a", "b", "c", "d")) as supervisor:
+        events = supervisor.subscribe()
+        factory.told()
 
-        crash(boss.child("b"))
+        crash(supervisor.child("b"))
 
         events.wait_for(EventKind.STARTED, expected[-1][1:])
-        assert nursery.told() == expected
-        assert set(states(boss).values()) == {"up"}
+        assert factory.told() == expected
+        assert set(states(supervisor).values()) == {"up"}
 
 
 def test_one_for_all_starts_everything_anew_when_one_of_the_group_cannot_be_started() -> None:
-    nursery = Nursery()
-    with supervising(strategy="one_for_all", children=nursery.specs("a", "b", "c")) as boss:
-        events = boss.subscribe()
-        nursery.told()
-        nursery.failures["b"] = 1
+    factory = ChildFactory()
+    with supervising(strategy="one_for_all", children=factory.specs("a", "b", "c")) as supervisor:
+        events = supervisor.subscribe()
+        factory.told()
+        factory.failures["b"] = 1
 
-        crash(boss.child("c"))
+        crash(supervisor.child("c"))
 
         events.wait_for(EventKind.STARTED, "c")
-        assert nursery.told() == ["-b", "-a", "+a", "+b", "-a", "+a", "+b", "+c"]
+        assert factory.told() == ["-b", "-a", "+a", "+b", "-a", "+a", "+b", "+c"]
 
 
 def test_rest_for_one_goes_on_from_the_one_that_could_not_be_started() -> None:
-    nursery = Nursery()
-    with supervising(strategy="rest_for_one", children=nursery.specs("a", "b", "c")) as boss:
-        events = boss.subscribe()
-        nursery.told()
-        nursery.failures["b"] = 1
+    factory = ChildFactory()
+    with supervising(strategy="rest_for_one", children=factory.specs("a", "b", "c")) as supervisor:
+        events = supervisor.subscribe()
+        factory.told()
+        factory.failures["b"] = 1
 
-        crash(boss.child("a"))
+        crash(supervisor.child("a"))
 
         events.wait_for(EventKind.STARTED, "c")
-        assert nursery.told() == ["-c", "-b", "+a", "+b", "+b", "+c"]
+        assert factory.told() == ["-c", "-b", "+a", "+b", "+b", "+c"]
 
 
 @pytest.mark.parametrize(
@@ -776,170 +776,170 @@ def test_rest_for_one_goes_on_from_the_one_that_could_not_be_started() -> None:
 def test_an_end_that_nobody_asked_for_is_judged_by_the_restart_type(
     restart: Any, end: Exception | None, expected: dict[str, str]
 ) -> None:
-    nursery = Nursery()
-    with supervising(children=(nursery.spec("a", restart=restart), nursery.spec("b"))) as boss:
-        events = boss.subscribe()
+    factory = ChildFactory()
+    with supervising(children=(factory.spec("a", restart=restart), factory.spec("b"))) as supervisor:
+        events = supervisor.subscribe()
         if end is None:
-            finish(nursery.loops["a"][0])
+            finish(factory.loops["a"][0])
         else:
-            crash(boss.child("a"), end)
+            crash(supervisor.child("a"), end)
         exited = events.wait_for(EventKind.EXITED)
 
         if expected == {"a": "up"}:
             events.wait_for(EventKind.STARTED, "a")
 
         assert exited.reason == (ExitReason.NORMAL if end is None else ExitReason.ERROR)
-        assert states(boss) == {**expected, "b": "up"}
+        assert states(supervisor) == {**expected, "b": "up"}
 
 
 def test_a_temporary_sibling_goes_down_with_the_group_and_is_forgotten() -> None:
-    nursery = Nursery()
-    children = (nursery.spec("a"), nursery.spec("b", restart="temporary"), nursery.spec("c"))
-    with supervising(strategy="one_for_all", children=children) as boss:
-        events = boss.subscribe()
+    factory = ChildFactory()
+    children = (factory.spec("a"), factory.spec("b", restart="temporary"), factory.spec("c"))
+    with supervising(strategy="one_for_all", children=children) as supervisor:
+        events = supervisor.subscribe()
 
-        crash(boss.child("a"))
+        crash(supervisor.child("a"))
 
         events.wait_for(EventKind.STARTED, "c")
-        assert states(boss) == {"a": "up", "c": "up"}
+        assert states(supervisor) == {"a": "up", "c": "up"}
 
 
 def test_any_significant_child_that_ends_by_itself_ends_the_supervisor() -> None:
-    nursery = Nursery()
-    children = (nursery.spec("a", restart="transient", significant=True), nursery.spec("b"))
-    with supervising(auto_shutdown="any_significant", children=children) as boss:
-        finish(nursery.loops["a"][0])
+    factory = ChildFactory()
+    children = (factory.spec("a", restart="transient", significant=True), factory.spec("b"))
+    with supervising(auto_shutdown="any_significant", children=children) as supervisor:
+        finish(factory.loops["a"][0])
 
-        assert boss.ended.wait(timeout=60).cause is None
-        assert boss.events()[2].kind is EventKind.EXITED
-        assert EventKind.AUTO_SHUTDOWN in [event.kind for event in boss.events()]
-        assert nursery.log[-1] == "-b"
+        assert supervisor.ended.wait(timeout=60).cause is None
+        assert supervisor.events()[2].kind is EventKind.EXITED
+        assert EventKind.AUTO_SHUTDOWN in [event.kind for event in supervisor.events()]
+        assert factory.log[-1] == "-b"
 
 
 def test_all_significant_children_must_end_before_the_supervisor_does() -> None:
-    nursery = Nursery()
-    children = (*nursery.specs("a", "b", restart="temporary", significant=True), nursery.spec("c"))
-    with supervising(auto_shutdown="all_significant", children=children) as boss:
-        events = boss.subscribe()
-        finish(nursery.loops["a"][0])
+    factory = ChildFactory()
+    children = (*factory.specs("a", "b", restart="temporary", significant=True), factory.spec("c"))
+    with supervising(auto_shutdown="all_significant", children=children) as supervisor:
+        events = supervisor.subscribe()
+        finish(factory.loops["a"][0])
         events.wait_for(EventKind.EXITED)
-        assert states(boss) == {"b": "up", "c": "up"}
+        assert states(supervisor) == {"b": "up", "c": "up"}
 
-        crash(boss.child("b"))
+        crash(supervisor.child("b"))
 
-        assert boss.ended.wait(timeout=60).cause is None
+        assert supervisor.ended.wait(timeout=60).cause is None
 
 
 def test_a_significant_child_that_is_terminated_ends_nothing() -> None:
-    nursery = Nursery()
-    children = nursery.specs("a", restart="transient", significant=True)
-    with supervising(auto_shutdown="any_significant", children=children) as boss:
-        ask(boss, TerminateChildRequest(id="a"))
+    factory = ChildFactory()
+    children = factory.specs("a", restart="transient", significant=True)
+    with supervising(auto_shutdown="any_significant", children=children) as supervisor:
+        ask(supervisor, TerminateChildRequest(id="a"))
 
-        assert states(boss) == {"a": "down"}
+        assert states(supervisor) == {"a": "down"}
 
 
 # Supervisors of supervisors
 
 
-def inner(nursery: Nursery, *names: str, restart: Any = "permanent", **options: Any) -> ChildSpec:
-    plain: dict[str, Any] = {"backoff": None, "children": nursery.specs(*names)}
+def inner(factory: ChildFactory, *names: str, restart: Any = "permanent", **options: Any) -> ChildSpec:
+    plain: dict[str, Any] = {"backoff": None, "children": factory.specs(*names)}
     return ChildSpec(id="inner", restart=restart, start=lambda: Supervisor("inner", **plain | options))
 
 
-def below(boss: SupervisorRef, name: str, supervisor: str = "inner") -> ChildRef:
-    infos: tuple[ChildInfo, ...] = ask(boss.child(supervisor), WhichChildrenRequest())
+def below(supervisor: SupervisorRef, name: str, inner: str = "inner") -> ChildRef:
+    infos: tuple[ChildInfo, ...] = ask(supervisor.child(inner), WhichChildrenRequest())
     return {info.id: info.ref for info in infos}[name]
 
 
 def test_a_permanent_supervisor_that_gives_up_is_restarted_with_its_children() -> None:
-    nursery = Nursery()
-    with supervising(children=(nursery.spec("a"), inner(nursery, "b", "c", intensity=0))) as boss:
-        events = boss.subscribe()
-        nursery.told()
+    factory = ChildFactory()
+    with supervising(children=(factory.spec("a"), inner(factory, "b", "c", intensity=0))) as supervisor:
+        events = supervisor.subscribe()
+        factory.told()
 
-        crash(below(boss, "b"))
+        crash(below(supervisor, "b"))
 
         exited = events.wait_for(EventKind.EXITED, "inner")
         assert exited.reason == ExitReason.SHUTDOWN
         assert exited.cause is not None
         assert "SupervisorGaveUp" in exited.cause
         assert events.wait_for(EventKind.STARTED, "inner").attempt == 1
-        assert nursery.told() == ["-c", "+b", "+c"]
-        assert ask(below(boss, "b"), ProcessRequest(body=1)) == 1
+        assert factory.told() == ["-c", "+b", "+c"]
+        assert ask(below(supervisor, "b"), ProcessRequest(body=1)) == 1
 
 
 def test_a_transient_supervisor_that_gives_up_stays_down() -> None:
-    nursery = Nursery()
-    with supervising(children=(nursery.spec("a"), inner(nursery, "b", restart="transient", intensity=0))) as boss:
-        events = boss.subscribe()
+    factory = ChildFactory()
+    with supervising(children=(factory.spec("a"), inner(factory, "b", restart="transient", intensity=0))) as supervisor:
+        events = supervisor.subscribe()
 
-        crash(below(boss, "b"))
+        crash(below(supervisor, "b"))
 
         events.wait_for(EventKind.EXITED, "inner")
-        assert states(boss) == {"a": "up", "inner": "down"}
+        assert states(supervisor) == {"a": "up", "inner": "down"}
 
 
 def test_failures_escalate_to_the_top_after_the_product_of_the_intensities() -> None:
-    nursery = Nursery()
-    with supervising(children=(inner(nursery, "b", intensity=1),), intensity=1) as boss:
-        events = boss.subscribe()
+    factory = ChildFactory()
+    with supervising(children=(inner(factory, "b", intensity=1),), intensity=1) as supervisor:
+        events = supervisor.subscribe()
         for _ in range(3):
-            crash(below(boss, "b"))
+            crash(below(supervisor, "b"))
             events.wait_for(EventKind.STARTED, "b")
-            ask(boss, CountChildrenRequest())
-            events_of_inner_are_over(boss)
-        crash(below(boss, "b"))
+            ask(supervisor, CountChildrenRequest())
+            events_of_inner_are_over(supervisor)
+        crash(below(supervisor, "b"))
 
         with pytest.raises(SupervisorGaveUp, match="child 'inner' of supervisor 'boss'") as caught:
-            boss.wait(timeout=60)
+            supervisor.wait(timeout=60)
 
         assert isinstance(caught.value.__cause__, SupervisorGaveUp)
-        assert nursery.log.count("+b") == 4
+        assert factory.log.count("+b") == 4
 
 
-def events_of_inner_are_over(boss: SupervisorRef) -> None:
+def events_of_inner_are_over(supervisor: SupervisorRef) -> None:
     """Wait until the supervisor below is up again, if it is being restarted."""
-    stream = boss.subscribe()
-    if states(boss)["inner"] != "up":
+    stream = supervisor.subscribe()
+    if states(supervisor)["inner"] != "up":
         stream.wait_for(EventKind.STARTED, "inner")
 
 
 def test_a_supervisor_whose_first_child_cannot_be_started_could_not_be_started_itself() -> None:
-    nursery = Nursery()
-    nursery.failures["b"] = 1
-    with supervising() as boss:
+    factory = ChildFactory()
+    factory.failures["b"] = 1
+    with supervising() as supervisor:
         with pytest.raises(StartFailed, match=r"child 'inner' could not be started: .*child 'b'") as caught:
-            boss.spawn(inner(nursery, "a", "b"), timeout=60)
+            supervisor.spawn(inner(factory, "a", "b"), timeout=60)
 
         assert isinstance(caught.value.__cause__, StartFailed)
-        assert nursery.log == ["+a", "+b", "-a"]
-        assert states(boss) == {}
+        assert factory.log == ["+a", "+b", "-a"]
+        assert states(supervisor) == {}
 
 
 def test_a_supervisor_is_up_when_its_children_are() -> None:
-    nursery = Nursery()
+    factory = ChildFactory()
     hold = Hold()
-    with supervising() as boss, hold:
-        nursery.holds["b"] = hold
-        spawned = boss.send(StartChildRequest(child=inner(nursery, "a", "b")))
+    with supervising() as supervisor, hold:
+        factory.holds["b"] = hold
+        spawned = supervisor.send(StartChildRequest(child=inner(factory, "a", "b")))
         hold.wait_reached()
 
-        assert states(boss) == {"inner": "starting"}
+        assert states(supervisor) == {"inner": "starting"}
         assert not spawned.is_ready()
         hold.release()
         spawned.wait(timeout=60)
-        assert boss.children()[0].is_supervisor
+        assert supervisor.children()[0].is_supervisor
 
 
 def test_events_of_supervisors_below_reach_the_root() -> None:
-    nursery = Nursery()
+    factory = ChildFactory()
     middle = ChildSpec(
-        id="middle", start=lambda: Supervisor("middle", backoff=None, children=(inner(nursery, "leaf"),))
+        id="middle", start=lambda: Supervisor("middle", backoff=None, children=(inner(factory, "leaf"),))
     )
-    with supervising(children=(middle,)) as boss:
-        events = boss.subscribe()
-        ref: ChildRef = below(boss, "inner", "middle")
+    with supervising(children=(middle,)) as supervisor:
+        events = supervisor.subscribe()
+        ref: ChildRef = below(supervisor, "inner", "middle")
         leaf: ChildRef = ask(ref, WhichChildrenRequest())[0].ref
 
         crash(leaf)
@@ -947,48 +947,48 @@ def test_events_of_supervisors_below_reach_the_root() -> None:
         exited = events.wait_for(EventKind.EXITED, "leaf")
         assert (exited.supervisor, exited.reason) == ("inner", "error")
         assert events.wait_for(EventKind.STARTED, "leaf").supervisor == "inner"
-        assert [event.child for event in boss.events()][:3] == ["leaf", "inner", "middle"]
+        assert [event.child for event in supervisor.events()][:3] == ["leaf", "inner", "middle"]
 
 
 def test_the_end_of_the_root_ends_the_whole_tree_from_right_to_left() -> None:
-    nursery = Nursery()
-    children = (nursery.spec("a"), inner(nursery, "b", "c", strategy="rest_for_one"), nursery.spec("d"))
+    factory = ChildFactory()
+    children = (factory.spec("a"), inner(factory, "b", "c", strategy="rest_for_one"), factory.spec("d"))
     with supervising(children=children, sequential=True):
-        nursery.told()
+        factory.told()
 
-    assert nursery.told() == ["-d", "-c", "-b", "-a"]
+    assert factory.told() == ["-d", "-c", "-b", "-a"]
 
 
 def test_a_supervisor_below_has_all_the_time_that_its_children_need(clock: FakeClock) -> None:
-    nursery = Nursery()
+    factory = ChildFactory()
     with Hold() as hold:
         child = ChildSpec(
             id="inner",
-            start=lambda: Supervisor("inner", clock=clock, children=(nursery.spec("b", hold, shutdown=100.0),)),
+            start=lambda: Supervisor("inner", clock=clock, children=(factory.spec("b", hold, shutdown=100.0),)),
         )
-        boss = Supervisor.start("boss", clock=clock, children=(child,))
-        nursery.loops["b"][0].feed("held")
+        supervisor = Supervisor.start("boss", clock=clock, children=(child,))
+        factory.loops["b"][0].feed("held")
         hold.wait_reached()
-        stopped = boss.stop(block=False)
+        stopped = supervisor.stop(block=False)
         clock.advance(99.0)
 
-        assert states(boss) == {"inner": "stopping"}
+        assert states(supervisor) == {"inner": "stopping"}
     assert stopped.wait(timeout=60)
     assert len(ZOMBIES) == 0
 
 
 def test_a_supervisor_below_with_a_limit_is_given_up_with_all_its_children(clock: FakeClock) -> None:
-    nursery = Nursery()
+    factory = ChildFactory()
     with Hold() as hold:
         child = ChildSpec(
             id="inner",
             shutdown=3.0,
-            start=lambda: Supervisor("inner", clock=clock, children=(nursery.spec("b", hold, shutdown=100.0),)),
+            start=lambda: Supervisor("inner", clock=clock, children=(factory.spec("b", hold, shutdown=100.0),)),
         )
-        boss = Supervisor.start("boss", clock=clock, children=(child,))
-        nursery.loops["b"][0].feed("held")
+        supervisor = Supervisor.start("boss", clock=clock, children=(child,))
+        factory.loops["b"][0].feed("held")
         hold.wait_reached()
-        stopped = boss.stop(block=False)
+        stopped = supervisor.stop(block=False)
 
         clock.advance(3.0)
 
@@ -1001,13 +1001,13 @@ def test_a_supervisor_below_with_a_limit_is_given_up_with_all_its_children(clock
 # Pools
 
 
-def pool(nursery: Nursery, **options: Any) -> Any:
-    return supervising("pool", template=nursery.spec("w"), **options)
+def pool(factory: ChildFactory, **options: Any) -> Any:
+    return supervising("pool", template=factory.spec("w"), **options)
 
 
 def test_a_pool_grows_and_shrinks_by_its_youngest() -> None:
-    nursery = Nursery()
-    with pool(nursery) as workers:
+    factory = ChildFactory()
+    with pool(factory) as workers:
         assert workers.resize(0, timeout=60) == ()
 
         three = workers.resize(3, timeout=60)
@@ -1022,8 +1022,8 @@ def test_a_pool_grows_and_shrinks_by_its_youngest() -> None:
 
 
 def test_a_child_of_a_pool_that_fails_is_restarted() -> None:
-    nursery = Nursery()
-    with pool(nursery) as workers:
+    factory = ChildFactory()
+    with pool(factory) as workers:
         events = workers.subscribe()
         ref = workers.resize(2, timeout=60)[0]
 
@@ -1033,9 +1033,9 @@ def test_a_child_of_a_pool_that_fails_is_restarted() -> None:
 
 
 def test_a_pool_that_cannot_grow_says_so_and_can_be_resized_again() -> None:
-    nursery = Nursery()
-    with pool(nursery) as workers:
-        nursery.failures["w"] = 1
+    factory = ChildFactory()
+    with pool(factory) as workers:
+        factory.failures["w"] = 1
 
         with pytest.raises(StartFailed):
             workers.resize(1, timeout=60)
@@ -1052,8 +1052,8 @@ def test_a_pool_whose_factory_says_not_now_lives_on() -> None:
 
 
 def test_a_child_of_a_pool_that_is_told_to_stop_is_forgotten() -> None:
-    nursery = Nursery()
-    with pool(nursery) as workers:
+    factory = ChildFactory()
+    with pool(factory) as workers:
         ref = workers.resize(2, timeout=60)[0]
 
         ask(ref, ShutdownRequest())
@@ -1067,27 +1067,27 @@ def test_a_child_of_a_pool_that_is_told_to_stop_is_forgotten() -> None:
     ids=["restart", "delete"],
 )
 def test_what_makes_no_sense_in_a_pool_is_refused(request_: Any) -> None:
-    nursery = Nursery()
-    with pool(nursery) as workers:
+    factory = ChildFactory()
+    with pool(factory) as workers:
         workers.resize(1, timeout=60)
 
         with pytest.raises(UnsupportedRequestError, match="ResizeRequest"):
             ask(workers, request_)
         with pytest.raises(InvalidChildError, match="pool 'pool'"):
-            workers.spawn(nursery.spec("x"), timeout=60)
+            workers.spawn(factory.spec("x"), timeout=60)
 
 
 def test_what_is_no_pool_cannot_be_resized() -> None:
-    with supervising() as boss, pytest.raises(UnsupportedRequestError, match="template"):
-        boss.resize(2, timeout=60)
+    with supervising() as supervisor, pytest.raises(UnsupportedRequestError, match="template"):
+        supervisor.resize(2, timeout=60)
 
 
 def test_a_pool_that_is_stopping_refuses_to_grow() -> None:
-    nursery = Nursery()
+    factory = ChildFactory()
     hold = Hold()
-    with supervising("pool", template=nursery.spec("w", hold)) as workers, hold:
+    with supervising("pool", template=factory.spec("w", hold)) as workers, hold:
         workers.resize(1, timeout=60)
-        nursery.loops["w"][0].feed("held")
+        factory.loops["w"][0].feed("held")
         hold.wait_reached()
         workers.stop(block=False)
 
@@ -1099,28 +1099,28 @@ def test_a_pool_that_is_stopping_refuses_to_grow() -> None:
 # Stopping
 
 
-def hold_both(nursery: Nursery, hold: Hold) -> tuple[ChildSpec, ...]:
-    return nursery.specs("a", "b", handler=hold)
+def hold_both(factory: ChildFactory, hold: Hold) -> tuple[ChildSpec, ...]:
+    return factory.specs("a", "b", handler=hold)
 
 
-def feed_both(nursery: Nursery) -> None:
+def feed_both(factory: ChildFactory) -> None:
     for name in ("a", "b"):
-        nursery.loops[name][0].feed("held")
+        factory.loops[name][0].feed("held")
 
 
 def test_one_for_one_tells_all_before_it_waits_for_any() -> None:
-    nursery = Nursery()
+    factory = ChildFactory()
     hold = Hold()
-    with supervising(children=hold_both(nursery, hold)) as boss, hold:
-        feed_both(nursery)
+    with supervising(children=hold_both(factory, hold)) as supervisor, hold:
+        feed_both(factory)
         hold.wait_reached()
 
-        stopped = boss.stop(block=False)
+        stopped = supervisor.stop(block=False)
 
         for name in ("a", "b"):
-            nursery.loops[name][0].stop_asked.wait(timeout=60)
+            factory.loops[name][0].stop_asked.wait(timeout=60)
         assert not stopped.is_ready()
-        assert sorted(nursery.log[2:]) == ["-a", "-b"]
+        assert sorted(factory.log[2:]) == ["-a", "-b"]
         hold.release()
         assert stopped.wait(timeout=60)
 
@@ -1131,95 +1131,95 @@ def test_one_for_one_tells_all_before_it_waits_for_any() -> None:
     ids=["rest_for_one", "one_for_all", "sequential"],
 )
 def test_in_order_the_next_is_told_when_the_one_after_it_has_ended(options: Any) -> None:
-    nursery = Nursery()
+    factory = ChildFactory()
     hold = Hold()
-    with supervising(children=hold_both(nursery, hold), **options) as boss, hold:
-        feed_both(nursery)
+    with supervising(children=hold_both(factory, hold), **options) as supervisor, hold:
+        feed_both(factory)
         hold.wait_reached()
 
-        stopped = boss.stop(block=False)
+        stopped = supervisor.stop(block=False)
 
-        nursery.loops["b"][0].stop_asked.wait(timeout=60)
-        assert states(boss) == {"a": "up", "b": "stopping"}
-        assert nursery.log[2:] == ["-b"]
+        factory.loops["b"][0].stop_asked.wait(timeout=60)
+        assert states(supervisor) == {"a": "up", "b": "stopping"}
+        assert factory.log[2:] == ["-b"]
         hold.release()
         assert stopped.wait(timeout=60)
-        assert nursery.log[2:] == ["-b", "-a"]
+        assert factory.log[2:] == ["-b", "-a"]
 
 
 def test_stopping_again_changes_nothing() -> None:
-    nursery = Nursery()
-    with supervising(children=nursery.specs("a", "b")) as boss:
-        tickets = [boss.stop(block=False) for _ in range(5)]
+    factory = ChildFactory()
+    with supervising(children=factory.specs("a", "b")) as supervisor:
+        tickets = [supervisor.stop(block=False) for _ in range(5)]
 
         assert all(ticket.is_ready() or ticket.wait(timeout=60) is not None for ticket in tickets)
-        assert sorted(nursery.log) == ["+a", "+b", "-a", "-b"]
+        assert sorted(factory.log) == ["+a", "+b", "-a", "-b"]
 
 
 def test_a_supervisor_that_is_stopping_starts_nothing_more() -> None:
-    nursery = Nursery()
+    factory = ChildFactory()
     hold = Hold()
-    with supervising(children=(nursery.spec("a", hold), nursery.spec("b"))) as boss, hold:
-        ask(boss, TerminateChildRequest(id="b"))
-        nursery.loops["a"][0].feed("held")
+    with supervising(children=(factory.spec("a", hold), factory.spec("b"))) as supervisor, hold:
+        ask(supervisor, TerminateChildRequest(id="b"))
+        factory.loops["a"][0].feed("held")
         hold.wait_reached()
-        boss.stop(block=False)
+        supervisor.stop(block=False)
 
         with pytest.raises(ChildUnavailableError, match="stopping"):
-            boss.spawn(nursery.spec("c"), timeout=60)
+            supervisor.spawn(factory.spec("c"), timeout=60)
         with pytest.raises(ChildUnavailableError, match="stopping"):
-            ask(boss, RestartChildRequest(id="b"))
+            ask(supervisor, RestartChildRequest(id="b"))
         hold.release()
 
 
 def test_a_child_that_crashes_while_all_are_stopped_is_not_restarted() -> None:
-    nursery = Nursery()
+    factory = ChildFactory()
 
     def hold_then_crash(_: object) -> None:
         hold()
         raise SystemExit
 
     hold = Hold()
-    with supervising(children=(nursery.spec("a", hold_then_crash),)) as boss, hold:
-        nursery.loops["a"][0].feed("held")
+    with supervising(children=(factory.spec("a", hold_then_crash),)) as supervisor, hold:
+        factory.loops["a"][0].feed("held")
         hold.wait_reached()
-        stopped = boss.stop(block=False)
-        nursery.loops["a"][0].stop_asked.wait(timeout=60)
+        stopped = supervisor.stop(block=False)
+        factory.loops["a"][0].stop_asked.wait(timeout=60)
         hold.release()
 
         assert stopped.wait(timeout=60)
-        assert boss.ended.wait(timeout=60).cause is None
-        assert nursery.log == ["+a", "-a"]
+        assert supervisor.ended.wait(timeout=60).cause is None
+        assert factory.log == ["+a", "-a"]
 
 
 def test_a_child_that_does_not_stop_in_time_is_abandoned_and_the_supervisor_ends_all_the_same(clock: FakeClock) -> None:
-    nursery = Nursery()
+    factory = ChildFactory()
     with Hold() as hold:
-        boss = Supervisor.start("boss", clock=clock, children=(nursery.spec("a", hold, shutdown=3.0),))
-        nursery.loops["a"][0].feed("held")
+        supervisor = Supervisor.start("boss", clock=clock, children=(factory.spec("a", hold, shutdown=3.0),))
+        factory.loops["a"][0].feed("held")
         hold.wait_reached()
-        stopped = boss.stop(block=False)
+        stopped = supervisor.stop(block=False)
         clock.advance(2.9)
-        assert states(boss) == {"a": "stopping"}
+        assert states(supervisor) == {"a": "stopping"}
 
         clock.advance(0.1)
 
         assert stopped.wait(timeout=60)
-        assert boss.ended.wait(timeout=60).cause is None
+        assert supervisor.ended.wait(timeout=60).cause is None
         assert ZOMBIES.names == ("a-worker",)
-        assert [event.kind for event in boss.events()] == ["started", "abandoned", "exited", "terminated"]
-        assert boss.events()[2].reason == ExitReason.KILLED
+        assert [event.kind for event in supervisor.events()] == ["started", "abandoned", "exited", "terminated"]
+        assert supervisor.events()[2].reason == ExitReason.KILLED
     wait_no_threads()
     assert len(ZOMBIES) == 0
 
 
 def test_five_seconds_are_what_a_child_has_if_its_spec_does_not_say(clock: FakeClock) -> None:
-    nursery = Nursery()
+    factory = ChildFactory()
     with Hold() as hold:
-        boss = Supervisor.start("boss", clock=clock, children=(nursery.spec("a", hold),))
-        nursery.loops["a"][0].feed("held")
+        supervisor = Supervisor.start("boss", clock=clock, children=(factory.spec("a", hold),))
+        factory.loops["a"][0].feed("held")
         hold.wait_reached()
-        stopped = boss.stop(block=False)
+        stopped = supervisor.stop(block=False)
 
         clock.advance(5.0)
 
@@ -1228,25 +1228,25 @@ def test_five_seconds_are_what_a_child_has_if_its_spec_does_not_say(clock: FakeC
 
 
 def test_a_request_to_stop_that_came_twice_leaves_no_patience_for_the_next_life(clock: FakeClock) -> None:
-    nursery = Nursery()
+    factory = ChildFactory()
     with Hold() as first, Hold() as second:
         holds = [first, second]
-        boss = Supervisor.start(
-            "boss", clock=clock, children=(nursery.spec("a", lambda body: holds[int(str(body))](), shutdown=3.0),)
+        supervisor = Supervisor.start(
+            "boss", clock=clock, children=(factory.spec("a", lambda body: holds[int(str(body))](), shutdown=3.0),)
         )
-        nursery.loops["a"][0].feed(0)
+        factory.loops["a"][0].feed(0)
         first.wait_reached()
-        ref = boss.child("a")
+        ref = supervisor.child("a")
         requests = [ref.send(ShutdownRequest(timeout=100.0)) for _ in range(2)]
-        assert states(boss) == {"a": "stopping"}
+        assert states(supervisor) == {"a": "stopping"}
         first.release()
         for request in requests:
             request.wait(timeout=60)
-        ask(boss, RestartChildRequest(id="a"))
-        nursery.loops["a"][1].feed(1)
+        ask(supervisor, RestartChildRequest(id="a"))
+        factory.loops["a"][1].feed(1)
         second.wait_reached()
 
-        stopped = boss.stop(block=False)
+        stopped = supervisor.stop(block=False)
         clock.advance(3.0)
 
         has_stopped = stopped.is_ready()
@@ -1257,21 +1257,21 @@ def test_a_request_to_stop_that_came_twice_leaves_no_patience_for_the_next_life(
 
 
 def test_a_brutal_kill_does_not_wait() -> None:
-    nursery = Nursery()
+    factory = ChildFactory()
     with Hold() as hold:
-        with supervising(children=(nursery.spec("a", hold, shutdown="brutal_kill"),)) as boss:
-            nursery.loops["a"][0].feed("held")
+        with supervising(children=(factory.spec("a", hold, shutdown="brutal_kill"),)) as supervisor:
+            factory.loops["a"][0].feed("held")
             hold.wait_reached()
 
         assert ZOMBIES.names == ("a-worker",)
-        assert EventKind.ABANDONED in [event.kind for event in boss.events()]
+        assert EventKind.ABANDONED in [event.kind for event in supervisor.events()]
     wait_no_threads()
     assert len(ZOMBIES) == 0
 
 
 def test_a_brutal_kill_of_a_loop_that_hangs_nowhere_leaves_no_thread() -> None:
-    nursery = Nursery()
-    with supervising(children=(nursery.spec("a", shutdown="brutal_kill"),)):
+    factory = ChildFactory()
+    with supervising(children=(factory.spec("a", shutdown="brutal_kill"),)):
         pass
 
     assert wait_no_threads() == []
@@ -1289,9 +1289,9 @@ def test_an_actor_of_a_users_own_is_started_restarted_and_stopped() -> None:
     def fail() -> None:
         raise Boom
 
-    with supervising(children=(ChildSpec(id="own", start=Own),)) as boss:
-        events = boss.subscribe()
-        ref = boss.child("own")
+    with supervising(children=(ChildSpec(id="own", start=Own),)) as supervisor:
+        events = supervisor.subscribe()
+        ref = supervisor.child("own")
         assert ref.ask("echo", timeout=60) == "echo"
 
         ref.tell(fail)
@@ -1318,8 +1318,8 @@ def test_a_brutal_kill_of_an_actor_that_hangs_nowhere_leaves_no_thread() -> None
 
 def test_the_stable_ref_of_an_actor_of_a_users_own_answers_health_also_while_it_is_busy() -> None:
     hold = Hold()
-    with supervising(children=(ChildSpec(id="own", start=Own),)) as boss, hold:
-        ref = boss.child("own")
+    with supervising(children=(ChildSpec(id="own", start=Own),)) as supervisor, hold:
+        ref = supervisor.child("own")
         ref.tell(hold)
         hold.wait_reached()
         asked = ref.send(HealthCheckRequest())
@@ -1332,11 +1332,11 @@ def test_the_stable_ref_of_an_actor_of_a_users_own_answers_health_also_while_it_
 
 
 def test_a_child_that_is_abandoned_by_request_is_killed_and_restarted() -> None:
-    nursery = Nursery()
-    with Hold() as hold, supervising(children=(nursery.spec("a", hold),)) as boss:
-        events = boss.subscribe()
-        ref = boss.child("a")
-        nursery.loops["a"][0].feed("held")
+    factory = ChildFactory()
+    with Hold() as hold, supervising(children=(factory.spec("a", hold),)) as supervisor:
+        events = supervisor.subscribe()
+        ref = supervisor.child("a")
+        factory.loops["a"][0].feed("held")
         hold.wait_reached()
 
         result = ask(ref, AbandonRequest(reason="it hangs"))
@@ -1347,7 +1347,7 @@ def test_a_child_that_is_abandoned_by_request_is_killed_and_restarted() -> None:
         assert exited.cause is not None
         assert LoopAbandonedError.__name__ in exited.cause
         events.wait_for(EventKind.STARTED)
-        assert states(boss) == {"a": "up"}
+        assert states(supervisor) == {"a": "up"}
     wait_no_threads()
     assert len(ZOMBIES) == 0
 
@@ -1356,85 +1356,85 @@ def test_a_child_that_is_abandoned_by_request_is_killed_and_restarted() -> None:
 
 
 def test_a_supervisor_whose_factory_hangs_ends_when_the_factory_has_had_its_time(clock: FakeClock) -> None:
-    nursery = Nursery()
+    factory = ChildFactory()
     with Hold() as hold:
-        nursery.holds["b"] = hold
-        boss = Supervisor("boss", clock=clock, children=nursery.specs("a", "b", shutdown=3.0)).launch()
+        factory.holds["b"] = hold
+        supervisor = Supervisor("boss", clock=clock, children=factory.specs("a", "b", shutdown=3.0)).launch()
         hold.wait_reached()
-        events = boss.subscribe()
-        stopped = boss.stop(block=False)
+        events = supervisor.subscribe()
+        stopped = supervisor.stop(block=False)
         events.wait_for(EventKind.TERMINATED, "a")
 
         clock.advance(3.0)
 
         assert stopped.wait(timeout=60)
-        assert boss.ended.wait(timeout=60).cause is None
+        assert supervisor.ended.wait(timeout=60).cause is None
         assert ZOMBIES.names == ("b-start",)
     wait_no_threads()
     assert len(ZOMBIES) == 0
-    assert not nursery.loops["b"][0].running
+    assert not factory.loops["b"][0].running
 
 
 def test_a_factory_that_returns_while_its_child_is_being_stopped_has_made_something_that_never_runs() -> None:
-    nursery = Nursery()
+    factory = ChildFactory()
     hold = Hold()
-    with supervising() as boss, hold:
-        nursery.holds["a"] = hold
-        spawned = boss.send(StartChildRequest(child=nursery.spec("a")))
+    with supervising() as supervisor, hold:
+        factory.holds["a"] = hold
+        spawned = supervisor.send(StartChildRequest(child=factory.spec("a")))
         hold.wait_reached()
-        terminated = boss.send(TerminateChildRequest(id="a"))
-        assert states(boss) == {"a": "stopping"}
+        terminated = supervisor.send(TerminateChildRequest(id="a"))
+        assert states(supervisor) == {"a": "stopping"}
 
         hold.release()
 
         assert terminated.wait(timeout=60).clean_shutdown
         assert isinstance(outcome(spawned), StartFailed)
-        assert not nursery.loops["a"][0].entered.is_ready()
+        assert not factory.loops["a"][0].entered.is_ready()
 
 
 def test_one_factory_that_hangs_keeps_no_other_child_from_starting() -> None:
-    nursery = Nursery()
+    factory = ChildFactory()
     hold = Hold()
-    with supervising() as boss, hold:
-        nursery.holds["a"] = hold
-        spawned = boss.send(StartChildRequest(child=nursery.spec("a")))
+    with supervising() as supervisor, hold:
+        factory.holds["a"] = hold
+        spawned = supervisor.send(StartChildRequest(child=factory.spec("a")))
         hold.wait_reached()
 
-        boss.spawn(nursery.spec("b"), timeout=60)
+        supervisor.spawn(factory.spec("b"), timeout=60)
 
-        assert states(boss) == {"a": "starting", "b": "up"}
+        assert states(supervisor) == {"a": "starting", "b": "up"}
         hold.release()
         spawned.wait(timeout=60)
 
 
 def test_a_child_whose_factory_hung_can_be_restarted(clock: FakeClock) -> None:
-    nursery = Nursery()
+    factory = ChildFactory()
     hold = Hold()
-    with supervising(clock=clock, children=nursery.specs("a")) as boss, hold:
-        ask(boss, TerminateChildRequest(id="a"))
-        nursery.holds["a"] = hold
-        restarted = boss.send(RestartChildRequest(id="a"))
+    with supervising(clock=clock, children=factory.specs("a")) as supervisor, hold:
+        ask(supervisor, TerminateChildRequest(id="a"))
+        factory.holds["a"] = hold
+        restarted = supervisor.send(RestartChildRequest(id="a"))
         hold.wait_reached()
-        terminated = boss.send(TerminateChildRequest(id="a"))
+        terminated = supervisor.send(TerminateChildRequest(id="a"))
         clock.advance(5.0)
         assert not terminated.wait(timeout=60).clean_shutdown
         assert isinstance(outcome(restarted), StartFailed)
-        del nursery.holds["a"]
+        del factory.holds["a"]
 
-        ask(boss, RestartChildRequest(id="a"))
+        ask(supervisor, RestartChildRequest(id="a"))
 
-        assert states(boss) == {"a": "up"}
+        assert states(supervisor) == {"a": "up"}
         hold.release()
 
 
 def test_a_factory_that_is_given_up_before_its_time_leaves_no_timer(clock: FakeClock) -> None:
-    nursery, hold = Nursery(), Hold()
-    with supervising(clock=clock) as boss, hold:
-        nursery.holds["a"] = hold
-        boss.send(StartChildRequest(child=nursery.spec("a", shutdown=100.0)))
+    factory, hold = ChildFactory(), Hold()
+    with supervising(clock=clock) as supervisor, hold:
+        factory.holds["a"] = hold
+        supervisor.send(StartChildRequest(child=factory.spec("a", shutdown=100.0)))
         hold.wait_reached()
-        ref = boss.child("a")
-        terminated = boss.send(TerminateChildRequest(id="a"))
+        ref = supervisor.child("a")
+        terminated = supervisor.send(TerminateChildRequest(id="a"))
         clock.advance(0)
         assert "1 timers" in repr(clock)
 
@@ -1445,14 +1445,14 @@ def test_a_factory_that_is_given_up_before_its_time_leaves_no_timer(clock: FakeC
 
 
 def test_the_end_of_a_start_that_was_called_off_is_not_told_as_the_end_before_it() -> None:
-    nursery = Nursery()
+    factory = ChildFactory()
     hold = Hold()
-    with supervising(children=nursery.specs("a")) as boss, hold:
-        nursery.holds["a"] = hold
-        crash(boss.child("a"))
+    with supervising(children=factory.specs("a")) as supervisor, hold:
+        factory.holds["a"] = hold
+        crash(supervisor.child("a"))
         hold.wait_reached()
-        terminated = boss.send(TerminateChildRequest(id="a"))
-        assert states(boss) == {"a": "stopping"}
+        terminated = supervisor.send(TerminateChildRequest(id="a"))
+        assert states(supervisor) == {"a": "stopping"}
 
         hold.release()
 
@@ -1471,46 +1471,46 @@ class Lost(Supervisor):
 
 
 def test_a_supervisor_that_is_lost_has_its_children_stopped() -> None:
-    nursery = Nursery()
-    boss = Lost("boss", children=nursery.specs("a", "b")).launch()
-    boss.ready.wait(timeout=60)
-    ref = boss.child("a")
+    factory = ChildFactory()
+    supervisor = Lost("boss", children=factory.specs("a", "b")).launch()
+    supervisor.ready.wait(timeout=60)
+    ref = supervisor.child("a")
 
-    boss.tell("get lost")
+    supervisor.tell("get lost")
 
-    assert isinstance(boss.ended.wait(timeout=60).cause, SystemExit)
+    assert isinstance(supervisor.ended.wait(timeout=60).cause, SystemExit)
     assert wait_no_threads() == []
     assert ref.ended.is_ready()
 
 
 def test_a_supervisor_that_is_lost_while_it_stops_a_child_leaves_no_timer(clock: FakeClock) -> None:
-    nursery = Nursery()
+    factory = ChildFactory()
     with Hold() as hold:
-        boss = Lost("boss", clock=clock, children=(nursery.spec("a", hold, shutdown=100.0),)).launch()
-        boss.ready.wait(timeout=60)
-        nursery.loops["a"][0].feed("held")
+        supervisor = Lost("boss", clock=clock, children=(factory.spec("a", hold, shutdown=100.0),)).launch()
+        supervisor.ready.wait(timeout=60)
+        factory.loops["a"][0].feed("held")
         hold.wait_reached()
-        boss.send(TerminateChildRequest(id="a"))
+        supervisor.send(TerminateChildRequest(id="a"))
         clock.advance(0)
         assert "0 timers" not in repr(clock)
 
-        boss.tell("get lost")
+        supervisor.tell("get lost")
 
-        boss.ended.wait(timeout=60)
+        supervisor.ended.wait(timeout=60)
     assert wait_no_threads() == []
     assert "0 timers" in repr(clock)
 
 
 def test_a_supervisor_below_that_is_lost_is_restarted() -> None:
-    nursery = Nursery()
-    child = ChildSpec(id="inner", start=lambda: Lost("inner", children=nursery.specs("a")))
-    with supervising(children=(child,)) as boss:
-        events = boss.subscribe()
+    factory = ChildFactory()
+    child = ChildSpec(id="inner", start=lambda: Lost("inner", children=factory.specs("a")))
+    with supervising(children=(child,)) as supervisor:
+        events = supervisor.subscribe()
 
-        boss.child("inner").tell("get lost")
+        supervisor.child("inner").tell("get lost")
 
         assert events.wait_for(EventKind.EXITED, "inner").reason == ExitReason.ERROR
         events.wait_for(EventKind.STARTED, "inner")
-        nursery.loops["a"][0].stop_asked.wait(timeout=60)
+        factory.loops["a"][0].stop_asked.wait(timeout=60)
         # One that is lost cannot wait for its children: they are told to stop, and the next one is started meanwhile.
-        assert (nursery.log[0], sorted(nursery.log[1:])) == ("+a", ["+a", "-a"])
+        assert (factory.log[0], sorted(factory.log[1:])) == ("+a", ["+a", "-a"])

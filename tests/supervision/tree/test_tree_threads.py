@@ -7,7 +7,7 @@ import random
 from typing import TYPE_CHECKING, Any, TypeAlias, final
 
 import pytest
-from nursery import Boom
+from children import Boom
 from supervisor_model import ModelSupervisor, World
 
 from loopwarden.supervision import (

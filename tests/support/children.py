@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Boom",
-    "Nursery",
+    "ChildFactory",
     "crash",
     "crash_and_wait",
     "finish",
@@ -76,7 +76,7 @@ def outcome(ticket: Ticket[Any]) -> object:
 
 
 @final
-class Nursery:
+class ChildFactory:
     """Makes loops, and keeps a log: ``+a`` is the call of a factory, ``-a`` is the order to stop."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""A supervisor without threads: it carries out what a `Family` wants, at once or when the test says so."""
+"""A supervisor without threads: it carries out what a `SupervisorMachine` wants, at once or when the test says so."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any, assert_never, final
 
 from loopwarden.errors import LoopAbandonedError
 from loopwarden.supervision.policy._effects import (
-    Answer,
     Effect,
+    EmitEvent,
     EventKind,
     Finish,
     GiveUp,
-    Note,
     Ready,
+    Reply,
     Start,
+    StartTimer,
     Stop,
-    Wake,
 )
-from loopwarden.supervision.policy._machine import Family
+from loopwarden.supervision.policy._machine import SupervisorMachine
 from loopwarden.supervision.policy._restart import ChildExit, ExitReason, exit_of
 from loopwarden.supervision.tree._spec import ChildSpec, SupervisorSpec
 
@@ -50,7 +50,7 @@ class Simulator:
     """Starts and stops succeed at once, unless the test holds them or says how they end."""
 
     def __init__(self, spec: SupervisorSpec) -> None:
-        self.family = Family(spec)
+        self.machine = SupervisorMachine(spec)
         self.now = 0.0
         #: What children were told: ``+a`` is a start, ``-a`` a stop.
         self.log: list[str] = []
@@ -61,7 +61,7 @@ class Simulator:
         self.outcomes: dict[str, list[BaseException | str]] = {}
         #: What each waiter was answered; one answer each is right.
         self.answers: dict[str, list[Exception | None]] = {}
-        self.notes: list[Note] = []
+        self.notes: list[EmitEvent] = []
         self.delays: list[float] = []
         self.times_ready = 0
         self.finished: list[BaseException | None] = []
@@ -74,7 +74,7 @@ class Simulator:
     @property
     def states(self) -> dict[str, str]:
         """Where each child stands, in start order."""
-        return {name: each.state.value for name, each in self.family.roster.children.items()}
+        return {name: each.state.value for name, each in self.machine.roster.children.items()}
 
     @property
     def up(self) -> list[str]:
@@ -88,7 +88,7 @@ class Simulator:
         return [note.child for note in self.notes if note.kind is kind]
 
     def incarnation(self, name: str) -> int:
-        return self.family.roster.children[name].incarnation
+        return self.machine.roster.children[name].incarnation
 
     def told(self) -> list[str]:
         """Return what children were told since the last look."""
@@ -98,7 +98,7 @@ class Simulator:
     # What happens to children.
 
     def begin(self) -> Simulator:
-        self.carry_out(self.family.begin())
+        self.carry_out(self.machine.begin())
         return self
 
     def running(self) -> Simulator:
@@ -117,17 +117,17 @@ class Simulator:
         self.end(name, exit_of(LoopAbandonedError(name), asked=False))
 
     def end(self, name: str, ended: ChildExit) -> None:
-        self.carry_out(self.family.ended(name, self.incarnation(name), ended, self.now, ROLL))
+        self.carry_out(self.machine.ended(name, self.incarnation(name), ended, self.now, ROLL))
 
     def start_is_over(self, name: str, outcome: BaseException | str = "") -> None:
         """End a slow start: well, with an error, or with `IGNORE`."""
         incarnation = self.incarnation(name)
         if isinstance(outcome, BaseException):
-            self.carry_out(self.family.start_failed(name, incarnation, outcome, self.now, ROLL))
+            self.carry_out(self.machine.start_failed(name, incarnation, outcome, self.now, ROLL))
         elif outcome == IGNORE:
-            self.carry_out(self.family.ignored(name, incarnation))
+            self.carry_out(self.machine.ignored(name, incarnation))
         else:
-            self.carry_out(self.family.started(name, incarnation, self.now))
+            self.carry_out(self.machine.started(name, incarnation, self.now))
 
     def stop_is_over(self, name: str) -> None:
         """End a slow stop."""
@@ -146,22 +146,22 @@ class Simulator:
 
     def start_child(self, spec: ChildSpec | str) -> str:
         spec = child(spec) if isinstance(spec, str) else spec
-        return self._ask(lambda waiter: self.family.start_child(spec, waiter))
+        return self._ask(lambda waiter: self.machine.start_child(spec, waiter))
 
     def terminate_child(self, name: str) -> str:
-        return self._ask(lambda waiter: self.family.terminate_child(name, waiter))
+        return self._ask(lambda waiter: self.machine.terminate_child(name, waiter))
 
     def restart_child(self, name: str) -> str:
-        return self._ask(lambda waiter: self.family.restart_child(name, waiter))
+        return self._ask(lambda waiter: self.machine.restart_child(name, waiter))
 
     def watch_start(self, name: str) -> str:
-        return self._ask(lambda waiter: self.family.watch_start(name, waiter))
+        return self._ask(lambda waiter: self.machine.watch_start(name, waiter))
 
     def delete_child(self, name: str) -> str:
-        return self._ask(lambda waiter: self.family.delete_child(name, waiter))
+        return self._ask(lambda waiter: self.machine.delete_child(name, waiter))
 
     def stop(self, cause: BaseException | None = None) -> None:
-        self.carry_out(self.family.stop(cause))
+        self.carry_out(self.machine.stop(cause))
 
     def answer(self, waiter: str) -> str:
         """Return the one answer that a waiter got: ``done``, or the name of an error's class."""
@@ -190,13 +190,13 @@ class Simulator:
             case GiveUp(spec, incarnation, reason):
                 self.given_up.append(spec.id)
                 error = LoopAbandonedError(spec.id, reason)
-                return self.family.start_failed(spec.id, incarnation, error, self.now, ROLL)
-            case Wake():
+                return self.machine.start_failed(spec.id, incarnation, error, self.now, ROLL)
+            case StartTimer():
                 self.delays.append(effect.delay)
-                self._alarms.append((self.now + effect.delay, effect.child, effect.incarnation, self.family.retry))
-            case Answer():
+                self._alarms.append((self.now + effect.delay, effect.child, effect.incarnation, self.machine.retry))
+            case Reply():
                 self.answers[str(effect.waiter)].append(effect.error)
-            case Note():
+            case EmitEvent():
                 self.notes.append(effect)
             case Ready():
                 self.times_ready += 1
@@ -212,18 +212,18 @@ class Simulator:
         if name in self.slow_to_start:
             if effect.spec.start_timeout is not None:
                 over = self.now + effect.spec.start_timeout
-                self._alarms.append((over, name, effect.incarnation, self.family.start_timed_out))
+                self._alarms.append((over, name, effect.incarnation, self.machine.start_timed_out))
             return []
         outcome = self.outcomes[name].pop(0) if self.outcomes.get(name) else None
         if isinstance(outcome, BaseException):
-            return self.family.start_failed(name, effect.incarnation, outcome, self.now, ROLL)
+            return self.machine.start_failed(name, effect.incarnation, outcome, self.now, ROLL)
         if outcome == IGNORE:
-            return self.family.ignored(name, effect.incarnation)
-        return self.family.started(name, effect.incarnation, self.now)
+            return self.machine.ignored(name, effect.incarnation)
+        return self.machine.started(name, effect.incarnation, self.now)
 
     def _stop(self, effect: Stop) -> list[Effect]:
         name = effect.spec.id
         self.log.append(f"-{name}")
         if name in self.slow_to_stop:
             return []
-        return self.family.ended(name, effect.incarnation, exit_of(None, asked=True), self.now, ROLL)
+        return self.machine.ended(name, effect.incarnation, exit_of(None, asked=True), self.now, ROLL)
