@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar, cast, final
 
 from typing_extensions import override
@@ -35,7 +35,7 @@ from loopwarden.actors.loop._protocols import SupportsRun, can_pause, check_loop
 from loopwarden.actors.loop._state import Lifecycle, LifeEvent, LoopState
 from loopwarden.actors.loop._stopper import Stopper
 from loopwarden.actors.loop._worker import Worker
-from loopwarden.actors.runtime._actor import ControlActor, Deferred
+from loopwarden.actors.runtime._actor import ActorExit, ControlActor, Deferred
 from loopwarden.actors.runtime._request import MessageKinds, Request
 from loopwarden.clock import Clock, resolve_clock
 from loopwarden.errors import UnsupportedRequestError
@@ -328,6 +328,10 @@ class LoopActor(ControlActor):
         told = {fate.message_id for fate in self.health.fates}
         held = (each.message_id for each in self.health.held())
         return tuple(MessageFate(message_id=each, fate="extended") for each in held if each not in told)
+
+    @override
+    def _complete_exit(self, ended: ActorExit) -> ActorExit:
+        return replace(ended, result=self._final.wait(0), in_hand=self.health.in_hand())
 
     @override
     def _answers_after_end(self, cause: BaseException | None) -> Callable[[object], object]:

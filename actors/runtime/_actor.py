@@ -31,6 +31,8 @@ from pykka.messages import _ActorStop  # pyright: ignore[reportPrivateUsage]  # 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from loopwarden.actors.loop._health import InHand
+    from loopwarden.actors.loop._messages import ShutdownResult
     from loopwarden.actors.runtime._inbox import Envelope
 
 __all__ = ["ActorExit", "ControlActor", "Deferred"]
@@ -43,11 +45,18 @@ _thread_numbers = itertools.count()
 @final
 @dataclass(frozen=True, slots=True)
 class ActorExit:
-    """The end of an actor: who it was, what ended it if something did, and whether somebody asked for the end."""
+    """The end of an actor: who it was, what ended it if something did, and whether it was asked to end.
+
+    It carries all that the actor knows of its end, so that an ended actor is never asked again.
+    """
 
     actor: str
     cause: BaseException | None
     asked: bool = False
+    #: How the end went, if it was a loop's or a supervisor's.
+    result: ShutdownResult | None = None
+    #: What the workers of a loop had in hand at the end.
+    in_hand: tuple[InHand, ...] = ()
 
 
 @final
@@ -302,6 +311,7 @@ class ControlActor(pykka.ThreadingActor):
             report(logging.ERROR, "%s was ended by %s", name, describe(cause), error=cause)
         try:
             answer = self._answers_after_end(cause)
+            ended = self._complete_exit(ended)
         except BaseException as error:  # noqa: BLE001  a hook that fails must not leave tickets behind
             report(logging.ERROR, "%s could not prepare its answers after its end", name, error=error)
             answer = ControlActor._answers_after_end(self, cause)
@@ -318,6 +328,10 @@ class ControlActor(pykka.ThreadingActor):
                 self._answer(waiting, None, ActorDeadError(name, cause))
                 self._deferred.pop(key, None)
         forget(self.actor_ref)
+
+    def _complete_exit(self, ended: ActorExit) -> ActorExit:
+        """Add what else is known of the end; called after `_answers_after_end`."""
+        return ended
 
     def _unanswered(self) -> tuple[Envelope, ...]:
         """Return what an interrupt has left in hand, answered or not."""

@@ -103,7 +103,7 @@ def admit(restarts: tuple[float, ...], now: float, intensity: int | None, period
 def affected_siblings(strategy: Strategy, order: Sequence[str], failed: str) -> Sequence[str]:
     """Return who goes down with ``failed``, in start order.
 
-    >>> dragged_along("rest_for_one", ["a", "b", "c"], "b")
+    >>> affected_siblings("rest_for_one", ["a", "b", "c"], "b")
     ['c']
     """
     match strategy:

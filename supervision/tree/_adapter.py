@@ -15,8 +15,6 @@ from loopwarden.actors import (
     LoopActor,
     LoopRef,
     PauseRequest,
-    ShutdownConfirmRequest,
-    ShutdownResult,
 )
 from loopwarden.actors.loop._messages import AbandonRequest, StopCast
 from loopwarden.actors.loop._protocols import check_loop
@@ -107,10 +105,6 @@ class ChildAdapter(Protocol):
 
     def in_hand(self) -> tuple[InHand, ...]:
         """Return what its workers have in hand, or had at the end."""
-        ...
-
-    def result(self) -> ShutdownResult | None:
-        """Return how the end went, if it tells."""
         ...
 
 
@@ -241,13 +235,6 @@ class ActorAdapter:
         ref = self._actor.actor_ref
         return ref.in_hand() if isinstance(ref, LoopRef) else ()
 
-    def result(self) -> ShutdownResult | None:
-        """Read it from the closed inbox."""
-        if not self._actor.answers_shutdown or not self._actor.ended.is_ready():
-            return None
-        answer = self._actor.actor_ref.send(ShutdownConfirmRequest())
-        return None if answer.has_failed() else answer.wait(0)
-
 
 @final
 class PykkaAdapter:
@@ -315,10 +302,6 @@ class PykkaAdapter:
     def in_hand(self) -> tuple[InHand, ...]:
         """Return nothing: it does not tell."""
         return ()
-
-    def result(self) -> ShutdownResult | None:
-        """Return nothing: it does not tell."""
-        return None
 
 
 def make_child(spec: ChildSpec, clock: Clock, restarts: int) -> ChildAdapter | None:

@@ -298,7 +298,7 @@ class ChildRequests:
         if incarnation is not None and incarnation.adapter is not None:
             if incarnation.confirmed is None:
                 incarnation.confirmed = incarnation.adapter.ended.map(
-                    lambda ended: registry.result_of(child, ended.cause)
+                    lambda ended: ended.result or registry.result_of(child, ended.cause)
                 )
             return Deferred(incarnation.confirmed)
         if incarnation is not None:  # its factory is at work

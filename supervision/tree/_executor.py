@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, assert_never, final
 from loopwarden._log import describe, report
 from loopwarden._threads import ThreadCache
 from loopwarden._ticket import write
+from loopwarden.actors.runtime._actor import ActorExit
 from loopwarden.actors.runtime._zombies import ZOMBIES
 from loopwarden.errors import LoopAbandonedError
 from loopwarden.supervision.policy._budget import SHARES
@@ -275,7 +276,7 @@ class EffectExecutor:
                 )
             case ChildExited():
                 cause = report.ended.cause
-                self._close(incarnation, cause)
+                self._close(incarnation, report.ended)
                 if incarnation.has_entered or incarnation.is_stopping or report.ended.asked:
                     self._ended(incarnation, exit_of(cause, asked=report.ended.asked))
                 else:
@@ -308,7 +309,7 @@ class EffectExecutor:
                 incarnation.adapter = None
                 self._launch(incarnation, FactoryReturned(incarnation.number, error=error))
             return
-        self._close(incarnation, None)
+        self._close(incarnation, ActorExit(incarnation.spec.id, None))
         if made.adapter is not None:  # it is not wanted any more, and was never launched
             self._discard(made.adapter)
         if incarnation.is_stopping:
@@ -403,7 +404,8 @@ class EffectExecutor:
         else:
             self._give_up_start(incarnation)
         error = LoopAbandonedError(child, incarnation.reason)
-        self._close(incarnation, error)
+        in_hand = () if incarnation.adapter is None else incarnation.adapter.in_hand()
+        self._close(incarnation, ActorExit(child, error, in_hand=in_hand))
         if incarnation.has_entered or incarnation.is_stopping:
             self._ended(incarnation, exit_of(error, asked=False))
         else:
@@ -473,16 +475,14 @@ class EffectExecutor:
         """Return the stay of a child; None if it is down."""
         return self._incarnations.get(self.machine.roster.find(child_id).incarnation)
 
-    def _close(self, incarnation: Incarnation, cause: BaseException | None) -> None:
-        """Note that a incarnation has ended."""
+    def _close(self, incarnation: Incarnation, ended: ActorExit) -> None:
+        """Note that an incarnation has ended."""
         del self._incarnations[incarnation.number]
         incarnation.cancel_timer()
         self._throttle.ended(incarnation.number)
         self._wanted.pop(incarnation.spec.id, None)
-        self._in_hand = () if incarnation.adapter is None else incarnation.adapter.in_hand()
-        result = self.registry.keep_result(
-            incarnation.spec.id, incarnation.adapter, cause, incarnation.stopping_for(self._clock)
-        )
+        self._in_hand = ended.in_hand
+        result = self.registry.keep_result(incarnation.spec.id, ended, incarnation.stopping_for(self._clock))
         if self._drain is not None:
             self._drain.ended(incarnation)
         if self.machine.phase is Phase.STOPPING:

@@ -124,11 +124,9 @@ class ChildRegistry:
         while self._gone:
             self.forget_result(self._gone.pop())
 
-    def keep_result(
-        self, child_id: str, adapter: ChildAdapter | None, cause: BaseException | None, duration: float
-    ) -> ShutdownResult:
+    def keep_result(self, child_id: str, ended: ActorExit, duration: float) -> ShutdownResult:
         """Remember how an end went, in the child's own words if it tells."""
-        result = (None if adapter is None else adapter.result()) or self.result_of(child_id, cause, duration=duration)
+        result = ended.result or self.result_of(child_id, ended.cause, duration=duration)
         self._results[child_id] = result
-        self._causes[child_id] = cause
+        self._causes[child_id] = ended.cause
         return result

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast, get_args
 
 from typing_extensions import Unpack, override
@@ -42,6 +43,7 @@ from loopwarden.supervision.tree._supervisor_ref import SupervisorRef
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
+    from loopwarden.actors.runtime._actor import ActorExit
     from loopwarden.supervision.tree._events import SupervisionEvent
 
 __all__ = ["Supervisor"]
@@ -291,6 +293,10 @@ class Supervisor(ControlActor):
             error=text if error is None else describe(error),
             children=children,
         )
+
+    @override
+    def _complete_exit(self, ended: ActorExit) -> ActorExit:
+        return replace(ended, result=self._final.wait(0))
 
     @override
     def _answers_after_end(self, cause: BaseException | None) -> Callable[[object], object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import threading
@@ -14,6 +15,7 @@ from loopwarden import (
     Heartbeat,
     LoopActor,
     LoopState,
+    MailboxLoop,
     ProcessRequest,
     ShutdownConfirmRequest,
     ShutdownRequest,
@@ -23,9 +25,10 @@ from loopwarden import (
 )
 from loopwarden._blocking import SYSTEM
 from loopwarden._ticket import write
-from loopwarden.actors import Activity, LoopRef
+from loopwarden.actors import AbandonRequest, Activity, LoopRef
 from loopwarden.clock import SystemClock
 from loopwarden.errors import ActorDeadError, LoopNotRunningError, TicketTimeoutError, UnsupportedRequestError
+from loopwarden.mailbox import InMemoryMailbox
 from loopwarden.testing import FakeClock, FaultyBlocking, Hold, ProbeLoop, our_threads
 
 
@@ -930,3 +933,31 @@ def _error(ticket: Ticket[Any]) -> BaseException | None:
     except (LoopNotRunningError, TicketTimeoutError) as error:
         return error
     return None
+
+
+# What its end carries
+
+
+def test_ended_carries_the_result_so_that_an_ended_loop_is_never_asked() -> None:
+    ref = LoopActor.start(ProbeLoop(), "probe")
+
+    answered = ref.send(ShutdownRequest()).wait(timeout=60)
+
+    ended = ref.ended.wait(timeout=60)
+    assert ended.result == answered
+    assert ended.in_hand == ()
+
+
+def test_ended_carries_what_a_loop_that_was_given_up_had_in_hand() -> None:
+    jobs: InMemoryMailbox[str, Any] = InMemoryMailbox("jobs")
+    with Hold() as hold, contextlib.closing(jobs):
+        jobs.send("a")
+        ref = LoopActor.start(MailboxLoop(jobs, hold), "stuck")
+        hold.wait_reached()
+
+        ref.send(AbandonRequest(reason="it hangs")).wait(timeout=60)
+
+        ended = ref.ended.wait(timeout=60)
+        assert [each.delivery_count for each in ended.in_hand] == [1]
+        assert ended.result is not None
+        assert ended.result.abandoned

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         pytest.param("one_for_all", "c", ["a", "b"], id="one_for_all-last"),
     ],
 )
-def test_siblings_are_dragged_along_in_start_order(strategy: Strategy, failed: str, expected: list[str]) -> None:
+def test_affected_siblings_are_in_start_order(strategy: Strategy, failed: str, expected: list[str]) -> None:
     assert list(affected_siblings(strategy, ("a", "b", "c"), failed)) == expected
 
 

@@ -406,8 +406,8 @@ def test_watchdog_climbs_the_ladder_for_a_start_without_a_limit(
 
         assert (100.0 <= stalled_at - 1_000.0 <= 110.0, 120.0 <= abandoned_at - 1_000.0 <= 130.0) == (True, True)
         assert stalled.reason.startswith("starting for 1")
-        assert "nursery.py" in str(stalled.stack)
-        assert "nursery.py" in str(abandoned.stack)
+        assert "children.py" in str(stalled.stack)
+        assert "children.py" in str(abandoned.stack)
         assert "child 'a' has been starting for" in caplog.text
         hold.release()
         watchdog.stop()
