@@ -20,7 +20,7 @@ from loopwarden import (
     Ticket,
 )
 from loopwarden._blocking import CURRENT
-from loopwarden.actors import AbandonRequest
+from loopwarden.actors import AbandonRequest, Activity, PauseRequest
 from loopwarden.actors.runtime._exit_hook import not_stopped
 from loopwarden.actors.runtime._inbox import Inbox
 from loopwarden.errors import MailboxError, TicketCancelledError
@@ -56,6 +56,24 @@ def books_are_right(jobs: Box, sent: list[str], done: list[str]) -> None:
 
 
 # The scenarios
+
+
+def crash() -> None:
+    raise SystemExit("crash")
+
+
+def restart_while_paused(simulation: Simulation) -> None:
+    jobs = a_mailbox()
+    spec = ChildSpec(id="loop", start=lambda: MailboxLoop(jobs, lambda _: None, crash_on=(ValueError,)))
+    with Supervisor.open("root", children=[spec], backoff=Backoff(minimum=0.5, maximum=1.0)) as root:
+        loop, events = root.child("loop"), root.subscribe()
+        root.send(PauseRequest()).wait()
+        jobs.send("later")
+        loop.post(crash)
+
+        events.wait_for("started")
+        assert loop.send(DrainRequest()).wait().drained
+        assert loop.send(HealthCheckRequest()).wait().activity is Activity.PAUSED
 
 
 def stop_during_restart(simulation: Simulation) -> None:
@@ -168,6 +186,7 @@ def abandon_during_acknowledge(simulation: Simulation) -> None:
 
 
 SCENARIOS = [
+    restart_while_paused,
     stop_during_restart,
     stop_during_poll,
     cancel_during_complete,

@@ -43,6 +43,11 @@ class Drain:
         """True while the loop is to take nothing."""
         return self._at_rest is not None
 
+    @property
+    def is_at_rest(self) -> bool:
+        """True while the loop takes nothing, and has nothing in hand."""
+        return self._at_rest is not None and self._at_rest.is_ready()
+
     def answer(self, request: PauseRequest | DrainRequest | ResumeRequest) -> Ticket[IntakeStatus]:
         """Do what is asked; the ticket of a drain resolves when nothing is in hand, or its time-out has passed."""
         if isinstance(request, DrainRequest):
@@ -64,7 +69,7 @@ class Drain:
         return IntakeStatus(
             loop_name=self._name,
             taking=at_rest is None,
-            drained=at_rest is not None and at_rest.is_ready(),
+            drained=self.is_at_rest,
             in_hand=len(self._health.held()),
             done=fates.count("done"),
             returned=fates.count("returned"),

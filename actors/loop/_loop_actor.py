@@ -237,6 +237,8 @@ class LoopActor(ControlActor):
         activity, since = (None, None) if state.has_ended else self.health.doing()
         if activity is Activity.WORKING and self._drain.is_closed:
             activity = Activity.DRAINING
+        elif activity is Activity.POLLING and self._drain.is_at_rest:
+            activity = Activity.PAUSED  # its worker has not come to say so, or not begun
         return HealthStatus(
             loop_name=self.name,
             state=state,
