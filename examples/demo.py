@@ -71,7 +71,7 @@ class Shop:
         """Send an order on; what raises is tried again, and after three deliveries it is a dead letter."""
         order = message.body
         if order.pieces < 1:
-            raise ValueError(f"nobody pays for {order.pieces} pieces")
+            raise ValueError(f"no invoice can be written for {order.pieces} pieces")
         self.packing.send(order, dedup_id=f"order {order.number}")  # once, however often this is called
         self.orders["billed"].add(order.number)
 
@@ -144,7 +144,7 @@ def in_words(event: SupervisionEvent, order_of: dict[str, int]) -> str:
         case EventKind.STALLED:
             return f"{event.child} gives no sign of life ({event.reason} on {orders})"
         case EventKind.ABANDONED:
-            return f"{event.child} hung ({event.reason} on {orders}): given up, its order goes to somebody else"
+            return f"{event.child} hung ({event.reason} on {orders}): given up, its order goes to another worker"
         case _:
             return ""
 

@@ -85,14 +85,19 @@ class LeaseExtender:
         try:
             self._message.extend_visibility(timeout)
         except MailboxConnectionError as error:
-            report(logging.WARNING, "the lease of %s could not be extended, yet: %s", self._message.id, error)
+            report(logging.WARNING, "could not extend the lease of message %s, retrying: %s", self._message.id, error)
             return
         except MailboxError as error:
             self._next = self._end  # it is lost, and stays so
-            report(logging.WARNING, "the lease of %s is lost: %s", self._message.id, error)
+            report(logging.WARNING, "lost the lease of message %s: %s", self._message.id, error)
             return
         except Exception as error:  # noqa: BLE001  a back end may be anybody's, and this is inside somebody's handler
-            report(logging.WARNING, "the lease of %s could not be extended, yet: %s", self._message.id, describe(error))
+            report(
+                logging.WARNING,
+                "could not extend the lease of message %s, retrying: %s",
+                self._message.id,
+                describe(error),
+            )
             return
         self.extensions += 1
         self._next = now + timeout / 2
@@ -106,7 +111,7 @@ class LeaseExtender:
         try:
             self._message.extend_visibility(min(left, MAX_VISIBILITY))
         except Exception as error:  # noqa: BLE001  a back end may be anybody's
-            report(logging.WARNING, "the lease of %s could not be extended: %s", self._message.id, describe(error))
+            report(logging.WARNING, "could not extend the lease of message %s: %s", self._message.id, describe(error))
             return
         self.extensions += 1
         self.ends_at = deadline

@@ -218,5 +218,5 @@ def check_new_name(name: str) -> str:
 
 def refuse_letter(mailbox: str, message_id: str) -> InvalidParameterError:
     """Return the error for a dead letter that is to become one."""
-    expected = "no dead letter already: acknowledge it, give it back, or redrive it"
+    expected = "a message that is not yet a dead letter: acknowledge it, give it back, or redrive it"
     return InvalidParameterError(mailbox, "message", message_id, expected)

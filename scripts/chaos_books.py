@@ -100,10 +100,10 @@ def judge(stock: Stock, notes: Iterable[Note], excused: set[str]) -> tuple[int, 
     redelivered, doubled = find_doubles(notes, excused)
     faults = judge_books(stock, [])
     if doubled:
-        faults.append(f"{len(doubled)} effects are doubled, and nobody was killed in between: {doubled[:5]}")
+        faults.append(f"{len(doubled)} effects are doubled, and no process was killed in between: {doubled[:5]}")
     unknown = {note.body for note in notes} - set(stock.sent)
     if unknown:
-        faults.append(f"{len(unknown)} effects are of messages that nobody has sent: {sorted(unknown)[:5]}")
+        faults.append(f"{len(unknown)} effects are of messages that were never sent: {sorted(unknown)[:5]}")
     return redelivered, faults
 
 

@@ -173,7 +173,7 @@ def judge_books(stock: Stock, lives: Iterable[Life]) -> list[str]:
     never_done = {each for each, kind in sent.items() if kind in NEVER_DONE}
     done = {each for life in lives if life.facts is not None for each in life.facts.done}
     faults = [
-        ((left | dead) - set(sent), "are there, and nobody has sent them"),
+        ((left | dead) - set(sent), "are there, but were never sent"),
         (_repeated(stock.left), "are in a mailbox twice"),
         (_repeated(stock.dead), "are dead letters twice"),
         (left & dead, "are both in a mailbox and dead letters"),
@@ -184,7 +184,7 @@ def judge_books(stock: Stock, lives: Iterable[Life]) -> list[str]:
     ]
     texts = [f"{len(ids)} messages {text}: {_some(ids, sent)}" for ids, text in faults if ids]
     if stock.leased:
-        texts.append(f"{stock.leased} messages are leased to somebody who is gone")
+        texts.append(f"{stock.leased} messages are leased to a process that is gone")
     return texts
 
 

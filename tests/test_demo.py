@@ -21,7 +21,7 @@ EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 
 CRASH = re.compile(r"packing crashed \(MachineJammedError\('with order 5'\)\) and is started again in 0\.\d s")
 BACK = re.compile(r"packing is back \(restart 1\)")
-HANG = re.compile(r"shipping hung \(silent for \d+\.\d s on order 8\): given up, its order goes to somebody else")
+HANG = re.compile(r"shipping hung \(silent for \d+\.\d s on order 8\): given up, its order goes to another worker")
 POISON = re.compile(r"order 3 was a poison message: after 3 deliveries it is a dead letter \(ValueError")
 HEALTH = re.compile(r"billing +(polling|working) +\d+ done, \d+ failed, \d+ restarts")
 BOOKS = re.compile(r"books: (\d+) sent = (\d+) done \+ (\d+) still in a mailbox \+ (\d+) dead letters")

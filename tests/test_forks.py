@@ -34,7 +34,7 @@ def test_all_of_it_is_called_in_the_order_of_the_standard_library() -> None:
 
     assert [each for each in said if each != "child-2"] == ["before-2", "before-1", "parent-1", "parent-2"]
     assert "child-2" in said
-    assert "what was to be done at a fork raised" in ended.stderr
+    assert "hooks of a fork raised" in ended.stderr
 
 
 # Three threads send, open and start all the time, so a fork finds their locks in whatever state they are.

@@ -413,7 +413,7 @@ def test_what_cannot_be_waited_for_or_called_back_is_refused_by_name() -> None:
     for timeout in (bad, float("nan"), True):
         with pytest.raises(TypeError, match="timeout must be"):
             ticket.wait(timeout)
-    with pytest.raises(TypeError, match="callback must be something to call"):
+    with pytest.raises(TypeError, match="callback must be callable"):
         ticket.on_ready(bad)
     with pytest.raises(TypeError, match="list of tickets"):
         wait_all(ticket)

@@ -116,7 +116,7 @@ class EvalLoop(MailboxLoop["Sample[InputT, OutputT]"], Generic[InputT, OutputT])
         if not callable(getattr(loop, "execute", None)):
             raise TypeError(f"loop must be a MainLoop, got {describe(loop)}")
         if not callable(evaluator):
-            raise TypeError(f"evaluator must be something to call, got {describe(evaluator)}")
+            raise TypeError(f"evaluator must be callable, got {describe(evaluator)}")
         if session is not None and not isinstance(session, ControlRef):  # pyright: ignore[reportUnnecessaryIsInstance]  a caller without types
             raise TypeError(f"session must be the ref of a Session, got {describe(session)}")
         if isinstance(session, SessionRef) and EvalProgress not in session.state:
@@ -172,7 +172,7 @@ class EvalLoop(MailboxLoop["Sample[InputT, OutputT]"], Generic[InputT, OutputT])
         """Leave the message to others, and take no other one for a while: a restart must not use up deliveries."""
         message.put_back()
         if not self._is_away:
-            report(logging.WARNING, "samples of %r wait for their session: %s", self._source.name, error)
+            report(logging.WARNING, "session unavailable, samples of %r wait for it: %s", self._source.name, error)
         self._is_away = True
         if message.token is not None:
             message.token.wait(AWAY, self._clock)  # woken by time, or by the stop

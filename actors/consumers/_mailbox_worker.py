@@ -47,7 +47,7 @@ def check_handler(handler: object) -> None:
         TypeError: if it cannot be called, or is a coroutine function or a generator.
     """
     if not callable(handler):
-        raise TypeError(f"handler must be something to call, got {describe(handler)}")
+        raise TypeError(f"handler must be callable, got {describe(handler)}")
     if inspect.iscoroutinefunction(handler) or inspect.isgeneratorfunction(handler):
         raise TypeError(f"handler must be a plain function, but {handler!r} is a coroutine function or a generator")
 
@@ -300,7 +300,7 @@ class MailboxWorker:
         self.progress.degraded(delay)
         self.heartbeat.beat()
         if failures == 1:
-            report(logging.WARNING, "the broker is away: %s", error)
+            report(logging.WARNING, "mailbox unavailable, retrying: %s", error)
         wait_with(self._clock, self._clock.blocking.gate(), delay, self.token)  # woken by time, or by the token
         self.token.take_nudge()  # it has done its work: the loop looks at what was posted next
 
@@ -349,7 +349,7 @@ class MailboxWorker:
                 raise
             report(
                 logging.WARNING,
-                "a handler of %r raised, with delivery %d of message %s",
+                "a handler of %r raised on delivery %d of message %s",
                 self._source.name,
                 message.delivery_count,
                 message.id,
@@ -375,7 +375,10 @@ class MailboxWorker:
             return False
         except Exception as error:  # noqa: BLE001  a back end may be anybody's
             report(
-                logging.WARNING, "message %s is not finalised, and comes back unless it is done: %s", message.id, error
+                logging.WARNING,
+                "could not settle message %s; it will be redelivered unless the store has it as done: %s",
+                message.id,
+                error,
             )
             return False
         return True

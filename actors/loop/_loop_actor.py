@@ -227,7 +227,9 @@ class LoopActor(ControlActor):
                 self._end_when_all_is_back()
                 return None
             case _:
-                raise UnsupportedRequestError(str(self._actor_ref), type_name(message), "it is no request of a loop")
+                raise UnsupportedRequestError(
+                    str(self._actor_ref), type_name(message), "it is not a request that a loop knows"
+                )
 
     # Health.
 

@@ -45,7 +45,7 @@ class LoopRef(ControlRef):
             TypeError: if ``work`` cannot be called.
         """
         if not callable(work):
-            raise TypeError(f"post() takes something to call, got {describe(work)}")
+            raise TypeError(f"post() takes a callable, got {describe(work)}")
         if not can_process(self._loop):
             raise cannot_process(self.name, "post()", self._loop)
         return self._lifecycle.state is LoopState.RUNNING and self._loop.post(work)

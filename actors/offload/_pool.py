@@ -88,7 +88,7 @@ class OffloadPool:
             TypeError: if it cannot be called, or ``timeout`` is no number of seconds.
         """
         if not callable(function):
-            raise TypeError(f"submit() takes something to call, got {describe(function)}")
+            raise TypeError(f"submit() takes a callable, got {describe(function)}")
         if timeout is not None and (not is_number(timeout) or timeout < 0):
             raise TypeError(f"timeout must be a number of seconds from 0 on, or None, got {describe(timeout)}")
         ticket: Ticket[T] = Ticket(self._clock.blocking)

@@ -313,7 +313,7 @@ class ControlActor(pykka.ThreadingActor):
             answer = self._answers_after_end(cause)
             ended = self._complete_exit(ended)
         except BaseException as error:  # noqa: BLE001  a hook that fails must not leave tickets behind
-            report(logging.ERROR, "%s could not prepare its answers after its end", name, error=error)
+            report(logging.ERROR, "%s could not prepare its replies after its end", name, error=error)
             answer = ControlActor._answers_after_end(self, cause)
         self._inbox.close(lambda envelope: refuse(envelope, answer))
         if not self.ready.is_ready():
@@ -400,7 +400,7 @@ class ControlActor(pykka.ThreadingActor):
             try:
                 return write(ticket, result, error)
             except BaseException as fault:  # noqa: BLE001  isolates user code
-                report(logging.ERROR, "an answer of %s could not be written", self._actor_ref, error=fault)
+                report(logging.ERROR, "%s could not write a reply to its ticket", self._actor_ref, error=fault)
         return False
 
     def _count_unclaimed(self) -> None:

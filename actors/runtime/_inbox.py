@@ -37,8 +37,8 @@ def _carried_by(message: Request[Any]) -> object:
     for _ in range(2):  # twice, because the first time it may have been an interrupt
         try:
             return message.ticket
-        except BaseException as error:  # noqa: BLE001  the message may be anybody's, and whoever asked is to be answered
-            report(logging.WARNING, "%s does not tell which ticket it carries", type_name(message), error=error)
+        except BaseException as error:  # noqa: BLE001  user code, and the sender still gets its answer
+            report(logging.WARNING, "could not read the ticket of a %s", type_name(message), error=error)
     return None
 
 
@@ -125,4 +125,4 @@ class Inbox:
             try:
                 self._refuse(envelope)
             except BaseException as error:  # noqa: BLE001  the envelopes behind this one must be answered too
-                report(logging.ERROR, "a message after the end could not be refused", error=error)
+                report(logging.ERROR, "could not reject a message to an actor that has ended", error=error)

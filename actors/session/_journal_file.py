@@ -59,9 +59,9 @@ class JournalFile:
             self.path = path.resolve()
             is_something_else = _is_something_else(self.path)
         except (OSError, ValueError, RuntimeError) as error:  # too long; with a zero byte; links in a circle
-            raise JournalUnavailableError(path, f"there can be no such file: {error}") from error
+            raise JournalUnavailableError(path, f"it is not a possible path of a file: {error}") from error
         if is_something_else:
-            raise JournalError(self.path, "it is a folder or a device, and no file")
+            raise JournalError(self.path, "it is a folder or a device, not a file")
         self._lock = blocking.lock()  # guards _connection and _marks; called while it is held: SQLite
         self._connection: sqlite3.Connection | None = None
         self._marks: JournalMarks | None = None
@@ -158,7 +158,7 @@ class JournalFile:
         [mark] = connection.execute("PRAGMA application_id").fetchone()
         [tables] = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
         if mark != APPLICATION_ID and (mark or tables):
-            raise JournalError(self.path, "it is no journal of a session, or of another version")
+            raise JournalError(self.path, "it is not the journal of a session, or has another version")
 
     def _refuse_damage(self, connection: sqlite3.Connection) -> None:
         """Read all pages: a search by key is led past records whose key is damaged, and finds fewer than there are."""

@@ -71,7 +71,7 @@ class JournalMarks:
             os.pwrite(self._descriptor, _mark(key, sequence), place * _SIZE)
         except OSError as error:
             if not self._is_failing:
-                report(logging.WARNING, "journal %s: it cannot be noted how far it is: %s", self._path, error)
+                report(logging.WARNING, "journal %s: could not write its mark: %s", self._path, error)
             self._is_failing = True
             return
         self._is_failing = False

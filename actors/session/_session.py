@@ -282,7 +282,7 @@ class Session(ControlActor):
         """Answer with an error, or log it if nobody asked; return it if it ends the session."""
         if not self._answer(envelope, None, error):
             what = type_name(envelope[0])
-            report(logging.WARNING, "%s could not do %s: %s", self._actor_ref, what, describe(error), error=error)
+            report(logging.WARNING, "%s could not handle %s: %s", self._actor_ref, what, describe(error), error=error)
         # Then what is in the file is no longer what we know; whoever opens it next knows better.
         return error if isinstance(error, JournalLockedError | JournalDeletedError) else None
 

@@ -130,6 +130,6 @@ class SessionState:
         try:
             return self._codec.snapshot(sequence, slices)
         except ValueError as error:  # the events are good nevertheless; only the next start takes longer
-            report(logging.WARNING, "no snapshot is written: %s", error)
+            report(logging.WARNING, "could not write a snapshot: %s", error)
             self._unpictured = sequence
             return None

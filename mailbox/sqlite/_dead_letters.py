@@ -163,4 +163,4 @@ class SqliteDeadLetters(Generic[T]):
 
 
 def _no_reply(message: Message[Any, Any], _body: object) -> str:
-    raise ReplyNotAvailableError("dead letters", message.id, "nobody waits for an answer to a dead letter")
+    raise ReplyNotAvailableError("dead letters", message.id, "a dead letter has no sender that waits for a reply")

@@ -80,7 +80,7 @@ class Notifier:
                     break
                 else:
                     return
-        report(logging.WARNING, "senders in other processes cannot wake this one: %s", failure)
+        report(logging.WARNING, "no notifications from senders in other processes, polling instead: %s", failure)
 
     def _listen_in(self, folder: Path) -> None:
         descriptor = _open(folder, make=True)

@@ -83,7 +83,7 @@ def receive(  # noqa: PLR0917  one caller for messages, one for letters
 def _tell(mailbox: str, unread: list[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
     """Log what was buried unread; not under the lock, because logging is other people's code."""
     for message_id, reason, error in unread:
-        report(logging.WARNING, "mailbox %r: message %s is a dead letter, %s: %s", mailbox, message_id, reason, error)
+        report(logging.WARNING, "mailbox %r: dead-lettered message %s, %s: %s", mailbox, message_id, reason, error)
     return []
 
 

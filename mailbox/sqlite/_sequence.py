@@ -51,7 +51,7 @@ class SequenceAllocator:
         """
         row = database.execute("SELECT last, owner FROM line").fetchone()
         if row is None:
-            raise sqlite3.DatabaseError("the table 'line' has lost its row; opening the file anew makes one")
+            raise sqlite3.DatabaseError("the table 'line' has lost its row; reopen the file to restore it")
         last, owner = row
         if owner != self._owner or last != self._last or self._next + count > last + 1:
             if self._seen < 0 or last < self._seen:
@@ -59,7 +59,7 @@ class SequenceAllocator:
                 last = max(last, *database.execute(_TAKEN).fetchone())
             until = last + max(count, BLOCK)
             if until > _HIGHEST:
-                raise sqlite3.DatabaseError(f"there are no places left in line behind {last}")
+                raise sqlite3.DatabaseError(f"no sequence numbers are left after {last}")
             database.execute("UPDATE line SET last = ?, owner = ?", (until, self._owner))
             self._next, self._last = last + 1, until
             self._seen = max(self._seen, until)

@@ -54,4 +54,4 @@ def check_callable(parameter: str, value: object) -> None:
         TypeError: if it cannot.
     """
     if not callable(value):
-        raise TypeError(f"{parameter} must be something to call, got {describe(value)}")
+        raise TypeError(f"{parameter} must be callable, got {describe(value)}")

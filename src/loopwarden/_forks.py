@@ -35,7 +35,7 @@ def _call(hooks: Iterable[Hook]) -> None:
             except Exception as error:  # noqa: BLE001  the others must be called too
                 errors.append(error)
     if errors:
-        raise ExceptionGroup("what was to be done at a fork raised", errors)  # the interpreter prints it, and goes on
+        raise ExceptionGroup("hooks of a fork raised", errors)  # the interpreter prints it, and goes on
 
 
 os.register_at_fork(

@@ -57,7 +57,7 @@ def open_private_file(path: str | Path) -> int:
     descriptor = os.open(path, _FILE, stat.S_IRUSR | stat.S_IWUSR)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise ForeignFileError(f"{path} is no file")
+        raise ForeignFileError(f"{path} is not a file")
     return descriptor
 
 

@@ -440,7 +440,7 @@ def in_time(answer: Ticket[R], timeout: float, late: Callable[[], R], clock: Clo
     try:
         timer = clock.call_later(timeout, lambda: write(reply, late()))
     except RuntimeError as error:
-        report(logging.WARNING, "%s has no time-out", what, error=error)
+        report(logging.WARNING, "could not start a timer, so %s has no time-out", what, error=error)
     else:
         reply.on_ready(lambda _: timer.cancel())
     return reply

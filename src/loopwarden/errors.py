@@ -173,7 +173,7 @@ class UnsupportedRequestError(ActorError):
     """
 
     def __init__(self, actor: str, request: str, remedy: str) -> None:
-        super().__init__(f"{actor} cannot do {request}: {remedy}")
+        super().__init__(f"{actor} does not support {request}: {remedy}")
         self.actor = actor
         self.request = request
 
@@ -198,7 +198,7 @@ class ChildExistsError(SupervisionError):
     """
 
     def __init__(self, child: str, state: str) -> None:
-        super().__init__(child, f"exists already, and is {state}")
+        super().__init__(child, f"already exists, and is {state}")
         self.state = state
 
 
@@ -206,7 +206,7 @@ class ChildNotFoundError(SupervisionError):
     """The supervisor has no child of that id."""
 
     def __init__(self, child: str) -> None:
-        super().__init__(child, "is not known here")
+        super().__init__(child, "does not exist")
 
 
 class ChildBusyError(SupervisionError):
@@ -232,7 +232,7 @@ class ChildUnavailableError(SupervisionError, pykka.ActorDeadError):
     """
 
     def __init__(self, child: str, state: str, retry_at: float | None = None) -> None:
-        super().__init__(child, f"is {state}" + ("" if retry_at is None else ", and is started again after a delay"))
+        super().__init__(child, f"is {state}" + ("" if retry_at is None else "; it will be restarted after a delay"))
         self.state = state
         self.retry_at = retry_at
 
@@ -382,7 +382,7 @@ class MessageFinalizedError(MailboxError):
     """
 
     def __init__(self, mailbox: str, message_id: str) -> None:
-        super().__init__(mailbox, f"message {message_id} was finalised before")
+        super().__init__(mailbox, f"message {message_id} was already finalised")
         self.message_id = message_id
 
 
@@ -395,7 +395,7 @@ class ReceiptHandleExpiredError(MailboxError):
     """
 
     def __init__(self, mailbox: str, message_id: str, receipt_handle: str) -> None:
-        super().__init__(mailbox, f"delivery {receipt_handle} of message {message_id} is over")
+        super().__init__(mailbox, f"delivery {receipt_handle} of message {message_id} has expired or was fenced")
         self.message_id = message_id
         self.receipt_handle = receipt_handle
 

@@ -75,7 +75,7 @@ def test_a_lost_lease_is_said_once_and_hurts_nobody(caplog: pytest.LogCaptureFix
             heartbeat.beat()
 
     assert extender.extensions == 0
-    assert caplog.text.count("is lost") == 1
+    assert caplog.text.count("lost the lease of message") == 1
 
 
 @pytest.mark.parametrize(

@@ -69,5 +69,5 @@ def test_books_tell_what_is_lost_and_what_nobody_has_sent() -> None:
 
     assert faults == [
         "1 messages are gone, and no handler has completed them: plain/p1/0 (plain)",
-        "1 effects are of messages that nobody has sent: ['plain/p9/9']",
+        "1 effects are of messages that were never sent: ['plain/p9/9']",
     ]

@@ -124,12 +124,12 @@ def test_books_that_add_up_are_good() -> None:
         ({"left": []}, "1 messages are gone, and no handler has completed them: c (stall)"),
         ({"left": ["c", "c"]}, "1 messages are in a mailbox twice: c (stall)"),
         ({"left": ["c", "b"]}, "1 messages are both in a mailbox and dead letters: b (poison)"),
-        ({"left": ["c", "e"]}, "1 messages are there, and nobody has sent them: e (unknown)"),
+        ({"left": ["c", "e"]}, "1 messages are there, but were never sent: e (unknown)"),
         ({"left": ["c", "a"]}, "1 messages are done, says the report, and still there: a (plain)"),
         ({"dead": ["b", "b"]}, "1 messages are dead letters twice: b (poison)"),
         ({"dead": ["b", "d"]}, "1 messages are dead letters, though they can be handled: d (plain)"),
         ({"dead": [], "completed": ["a", "b", "d"]}, "were acknowledged, though their handler always raises: b"),
-        ({"leased": 2}, "2 messages are leased to somebody who is gone"),
+        ({"leased": 2}, "2 messages are leased to a process that is gone"),
     ],
 )
 def test_books_that_do_not_add_up_are_told(change: dict[str, Any], fault: str) -> None:

@@ -88,7 +88,7 @@ def test_faulty_mailbox_expires_a_lease_whoever_holds_it(faulty: FaultyMailbox[A
     with pytest.raises(ReceiptHandleExpiredError):
         message.acknowledge()
     again.acknowledge()
-    with pytest.raises(LookupError, match=f"nobody holds '{again.id}'.*sent, received 2 times, acknowledged"):
+    with pytest.raises(LookupError, match=f"no receiver holds '{again.id}'.*sent, received 2 times, acknowledged"):
         faulty.expire_lease(again.id)
 
 

@@ -110,9 +110,9 @@ def test_a_hold_that_nobody_reaches_or_releases_gives_up(monkeypatch: pytest.Mon
     monkeypatch.setattr(_hold, "_HOLD_TIMEOUT", 0.001)
     hold = Hold()
 
-    with pytest.raises(TimeoutError, match="nobody reached"):
+    with pytest.raises(TimeoutError, match="no thread reached"):
         hold.wait_reached()
-    with pytest.raises(TimeoutError, match="nobody released"):
+    with pytest.raises(TimeoutError, match="was not released"):
         hold()
 
     assert repr(hold) == "<Hold, holding>"

@@ -75,7 +75,7 @@ class FaultyMailbox(Generic[T, R]):
         """
         message_id = message if isinstance(message, str) else message.id
         if message_id not in self._held:
-            raise LookupError(f"nobody holds {self._known(message_id)}")
+            raise LookupError(f"no receiver holds {self._known(message_id)}")
         held, _ = self._held.pop(message_id)
         settler = held.settler.inner if isinstance(held.settler, _Watching) else held.settler
         settler.settle_extend(cast("Any", held), 0)  # also while the broker is away: leases end without a connection
@@ -283,7 +283,7 @@ class FaultyMailbox(Generic[T, R]):
         if times := self._received.get(message_id):
             known.append(f"received {times} time{'s' * (times > 1)}")
         if message_id in self._held and not self._held[message_id][0].is_finalized:
-            known.append("held by who has received it")
+            known.append("held by its receiver")
         if self._is_acknowledged(message_id):
             known.append("acknowledged")
         elif (letter := self._letters.get(message_id)) is not None:
@@ -295,7 +295,7 @@ class FaultyMailbox(Generic[T, R]):
             raise self._away()
 
     def _away(self) -> MailboxConnectionError:
-        return MailboxConnectionError(self.name, "the broker is away, for a test")
+        return MailboxConnectionError(self.name, "it is unavailable, for a test")
 
     def __repr__(self) -> str:
         return f"<FaultyMailbox around {self._mailbox!r}>"

@@ -60,7 +60,7 @@ class FlakySource:
         if self._broken:
             self.refusals += 1
             write(self.refused)
-            raise MailboxConnectionError(self.name, "the broker is away, for a test")
+            raise MailboxConnectionError(self.name, "it is unavailable, for a test")
         return self._mailbox.receive(
             max_messages=max_messages,
             visibility_timeout=visibility_timeout,

@@ -36,7 +36,7 @@ class Hold:
         """Stop here until the release; then return ``"released"``."""
         write(self._reached)
         if not _wait(self._released):
-            raise TimeoutError(f"nobody released the hold in {_HOLD_TIMEOUT:g} real seconds")
+            raise TimeoutError(f"the hold was not released in {_HOLD_TIMEOUT:g} real seconds")
         return "released"
 
     def wait_reached(self) -> None:
@@ -46,7 +46,7 @@ class Hold:
             TimeoutError: if that does not happen in a real minute.
         """
         if not _wait(self._reached):
-            raise TimeoutError(f"nobody reached the hold in {_HOLD_TIMEOUT:g} real seconds")
+            raise TimeoutError(f"no thread reached the hold in {_HOLD_TIMEOUT:g} real seconds")
 
     def release(self) -> None:
         """Let everybody go on, now and from now on."""

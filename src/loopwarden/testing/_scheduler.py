@@ -456,7 +456,7 @@ class Scheduler:
         outside = [task.name for task in list(self.tasks.values()) if task.is_outside]
         missing = f" ({', '.join(outside)} did not come back from outside)" if outside else ""
         self.main.error = DeadlockError(
-            f"nobody can go on, and nobody waits for time{missing}:\n{self.describe()}"
+            f"no thread can go on, and none waits for time{missing}:\n{self.describe()}"
             "(a thread that is not of the simulation is waited for with `with simulation.outside():` alone)"
         )
         self.main.is_waiting = False
@@ -528,7 +528,7 @@ class Scheduler:
         if task is self.main and self._interruption is not None:
             return self._interruption  # what the test does about it must not hide it
         if task is self.main or task.is_foreign:
-            return DeadlockError("the simulation is over: nobody is left who could end this wait")
+            return DeadlockError("the simulation is over: no thread is left that could end this wait")
         if task.refuse_to_hear():
             self.deaf.append(task)
             task.baton.acquire()  # for ever: it catches whatever is raised in it, and goes on

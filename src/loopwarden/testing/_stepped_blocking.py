@@ -135,7 +135,7 @@ class SteppedBlocking:
                 self._go(step)
             stuck = [f"{step.name} at {step.point}" for step in self._steps if not step.ended]
             if stuck:
-                raise DeadlockError("nobody can go on: " + ", ".join(stuck))
+                raise DeadlockError("no thread can go on: " + ", ".join(stuck))
         finally:
             self._abandon()
 

@@ -123,8 +123,8 @@ def test_eval_loop_whose_session_is_away_costs_no_deliveries_and_runs_nothing(
     assert samples.approximate_count() == 1
     assert samples.dead_letters.peek() == []
     assert results.approximate_count() == 0
-    assert [text for text in caplog.messages if "wait for their session" in text] == [
-        "samples of 'samples' wait for their session: Session 'eval' not found: it has ended"
+    assert [text for text in caplog.messages if "session unavailable" in text] == [
+        "session unavailable, samples of 'samples' wait for it: Session 'eval' not found: it has ended"
     ]
     [message] = samples.receive()
     assert message.delivery_count == 1

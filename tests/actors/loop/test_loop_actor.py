@@ -740,7 +740,7 @@ def test_a_loop_that_refuses_what_is_posted_refuses_the_process_request() -> Non
 def test_a_foreign_loop_cannot_process_and_says_so_to_the_sender_and_lives_on() -> None:
     ref = LoopActor.start(ForeignLoop(), name="foreign")
 
-    with pytest.raises(UnsupportedRequestError, match="loop 'foreign' cannot do ProcessRequest"):
+    with pytest.raises(UnsupportedRequestError, match="loop 'foreign' does not support ProcessRequest"):
         ref.send(ProcessRequest(body=1)).wait(timeout=60)
     with pytest.raises(UnsupportedRequestError, match="SupportsProcess"):
         ref.post(lambda: None)
@@ -757,7 +757,7 @@ def test_a_message_that_is_no_request_of_a_loop_is_refused_and_ends_nothing(capl
     ref.tell("what?")
 
     assert ref.send(HealthCheckRequest()).wait(timeout=60).running
-    assert "cannot do str" in caplog.text
+    assert "does not support str" in caplog.text
     stop(ref)
 
 

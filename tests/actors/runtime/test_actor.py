@@ -330,7 +330,7 @@ def test_a_request_that_an_actor_does_not_know_never_ends_it(caplog: pytest.LogC
     ref.tell(UnsupportedRequestError("Echo", "that", "it cannot"))
 
     assert ref.ask("alive", timeout=60) == "alive"
-    assert "Echo cannot do that: it cannot" in caplog.text
+    assert "Echo does not support that: it cannot" in caplog.text
     ref.stop()
 
 

@@ -127,7 +127,7 @@ def test_a_reducer_that_returns_something_else_fails_its_dispatch_by_name() -> N
 def test_an_event_that_no_slice_knows_is_refused_by_name_and_the_session_lives() -> None:
     with Session.open("bakery", [TOTAL]) as session:
         for unknown in (Total(), "text", HealthCheckRequest()):
-            with pytest.raises(UnsupportedRequestError, match=f"cannot do {type(unknown).__name__}: no slice"):
+            with pytest.raises(UnsupportedRequestError, match=f"does not support {type(unknown).__name__}: no slice"):
                 session.dispatch(unknown).wait(60)
 
         assert session.dispatch(Added(amount=1)).wait(60).sequence == 1
@@ -140,10 +140,10 @@ def test_what_is_told_and_cannot_be_done_is_logged(caplog: pytest.LogCaptureFixt
         session.tell(Added(amount=3))
 
         assert session.send(StateRequest()).wait(60)[Total] == Total(sum=3)
-    assert [text for text in caplog.messages if "could not do" in text] == [
-        "Session 'bakery' could not do Added: ValueError(-1)",
-        "Session 'bakery' could not do str: UnsupportedRequestError("
-        + repr("Session 'bakery' cannot do str: no slice has a reducer for events of this type")
+    assert [text for text in caplog.messages if "could not handle" in text] == [
+        "Session 'bakery' could not handle Added: ValueError(-1)",
+        "Session 'bakery' could not handle str: UnsupportedRequestError("
+        + repr("Session 'bakery' does not support str: no slice has a reducer for events of this type")
         + ")",
     ]
 

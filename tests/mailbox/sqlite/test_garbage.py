@@ -135,9 +135,9 @@ def test_each_message_that_is_buried_unread_is_logged_with_its_mailbox_its_id_an
 
     good.acknowledge()
     first, second = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert first.startswith("mailbox 'jobs': message body is a dead letter, its body cannot be read: ")
+    assert first.startswith("mailbox 'jobs': dead-lettered message body, its body cannot be read: ")
     assert "valid integer" in first
-    assert second.startswith("mailbox 'jobs': message headers is a dead letter, its headers cannot be read: ")
+    assert second.startswith("mailbox 'jobs': dead-lettered message headers, its headers cannot be read: ")
     assert mailbox.receive() == []
     assert len(caplog.records) == 2
 

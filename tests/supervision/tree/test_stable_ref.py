@@ -260,7 +260,7 @@ def test_while_a_child_backs_off_every_other_request_fails_at_once_and_says_unti
             ("restarting", 104.0)
         }
         for message in ("anything", ProcessRequest(body=1)):
-            with pytest.raises(ChildUnavailableError, match="is restarting, and is started again after a delay"):
+            with pytest.raises(ChildUnavailableError, match="is restarting; it will be restarted after a delay"):
                 ref.tell(message)
         assert not ref.post(lambda: None)
         assert not ref.is_alive()

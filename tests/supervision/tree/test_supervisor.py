@@ -411,7 +411,7 @@ def test_what_needs_a_child_that_is_down_is_refused_by_one_that_is_backing_off(
 )
 def test_a_child_that_is_not_there_is_not_found(request_type: Any) -> None:
     with supervising() as supervisor:
-        with pytest.raises(ChildNotFoundError, match="child 'nobody' is not known here"):
+        with pytest.raises(ChildNotFoundError, match="child 'nobody' does not exist"):
             ask(supervisor, request_type(id="nobody"))
 
         assert ask(supervisor, HealthCheckRequest()).running
@@ -489,12 +489,12 @@ def test_the_spec_of_a_child_is_told() -> None:
 
 def test_what_is_no_request_of_a_supervisor_is_refused_and_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
     with supervising() as supervisor:
-        with pytest.raises(UnsupportedRequestError, match="Supervisor 'boss' cannot do ProcessRequest"):
+        with pytest.raises(UnsupportedRequestError, match="Supervisor 'boss' does not support ProcessRequest"):
             ask(supervisor, ProcessRequest(body=1))
         supervisor.tell("what?")
 
         assert ask(supervisor, HealthCheckRequest()).running
-    assert "cannot do str" in caplog.text
+    assert "does not support str" in caplog.text
 
 
 def test_health_counts_restarts_and_tells_the_state() -> None:

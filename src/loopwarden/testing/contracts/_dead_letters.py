@@ -113,7 +113,7 @@ class DeadLetterRules(MailboxFixtures):
         message.dead_letter("for the test")
         [letter] = mailbox.dead_letters.receive()
 
-        with pytest.raises(InvalidParameterError, match="no dead letter already"):
+        with pytest.raises(InvalidParameterError, match="not yet a dead letter"):
             letter.dead_letter("again")
 
         assert [each.reason for each in mailbox.dead_letters.peek()] == ["for the test"]
