@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 HERE = Path(__file__).resolve().parent
 #: Processes of each kind; the kinds take turns, so that a slow moment of the machine hits all.
 ROUNDS = 15
-#: Seconds from "ready" to the signal, so that whoever said it waits again.
+#: Seconds from "ready" to the signal, so that the thread that said it waits again.
 PAUSE = 0.05
 MANY = 100
 
@@ -37,7 +37,7 @@ def time_to_end(program: str, *arguments: str) -> float:
         assert process.stdout is not None, "it was asked for"
         line = process.stdout.readline()
         assert line == "ready\n", f"{program} said {line!r}"
-        time.sleep(PAUSE)  # noqa: TID251  nobody tells that a thread has begun to wait
+        time.sleep(PAUSE)  # noqa: TID251  nothing tells that a thread has begun to wait
         start = time.perf_counter()
         process.send_signal(signal.SIGTERM)
         code = process.wait()

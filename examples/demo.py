@@ -94,7 +94,7 @@ class Shop:
             self.orders["shipped"].add(order.number)
 
     def complain(self, letter: DeadLetter[Order]) -> None:
-        """Take an order off the list that nobody could bill."""
+        """Take an order off the list that could not be billed."""
         if letter.body is not None:
             number, times = letter.body.number, letter.delivery_count
             self.orders["given up"].add(number)

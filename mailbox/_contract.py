@@ -1,6 +1,6 @@
 """`Mailbox`: the contract that every back end keeps.
 
-Point-to-point, at least once. Every message is either acknowledged, in the mailbox, leased to somebody until a
+Point-to-point, at least once. Every message is either acknowledged, in the mailbox, leased to a receiver until a
 deadline, or a dead letter. The rules that `loopwarden.testing.MailboxContract` checks:
 
 - Order: visible messages are received in the order in which they were sent. A message that returns, because it was
@@ -248,7 +248,7 @@ class SupportsWaitVisible(Protocol):
         """Block until something can be received, the token is stopped or nudged, or ``timeout`` has passed.
 
         Returns:
-            True if there is something; whoever receives first has it.
+            True if there is something; the first receive has it.
 
         Raises:
             MailboxClosedError: if the mailbox is, or in the meantime becomes, closed.

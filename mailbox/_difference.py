@@ -268,7 +268,7 @@ def _state(sent: Any, read: Any, but: type = object) -> _Found:
     except AttributeError:
         attributes = None
     if attributes is None and not names and but is object:
-        return None if (sent == read) is True else Difference("", sent, read)  # written in C: nobody can look inside
+        return None if (sent == read) is True else Difference("", sent, read)  # written in C: no way to look inside
     found = _attributes(sent, read, names)
     if found is not None or attributes is None:
         return found

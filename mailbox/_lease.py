@@ -80,7 +80,7 @@ class LeaseExtender:
         if now < self._next or now >= self._end or self._message.is_finalized:
             return
         timeout = min(self._lease, self._end - now)
-        if now + timeout <= self.ends_at:  # somebody else has extended it for longer
+        if now + timeout <= self.ends_at:  # the handler or a drain has extended it for longer
             return
         try:
             self._message.extend_visibility(timeout)
@@ -91,7 +91,7 @@ class LeaseExtender:
             self._next = self._end  # it is lost, and stays so
             report(logging.WARNING, "lost the lease of message %s: %s", self._message.id, error)
             return
-        except Exception as error:  # noqa: BLE001  a back end may be anybody's, and this is inside somebody's handler
+        except Exception as error:  # noqa: BLE001  a back end may be user code, and a handler is running
             report(
                 logging.WARNING,
                 "could not extend the lease of message %s, retrying: %s",
@@ -110,7 +110,7 @@ class LeaseExtender:
             return
         try:
             self._message.extend_visibility(min(left, MAX_VISIBILITY))
-        except Exception as error:  # noqa: BLE001  a back end may be anybody's
+        except Exception as error:  # noqa: BLE001  a back end may be user code
             report(logging.WARNING, "could not extend the lease of message %s: %s", self._message.id, describe(error))
             return
         self.extensions += 1

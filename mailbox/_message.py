@@ -61,7 +61,7 @@ class Settler(Protocol):
 
 @final
 class Message(Generic[T, R]):
-    """One delivery of a message, leased to whoever received it until `extend_visibility` or the lease's end.
+    """One delivery of a message, leased to its receiver until `extend_visibility` or the lease's end.
 
     Exactly one of `acknowledge`, `nack`, `put_back` and `dead_letter` finalises it; a second one raises
     `MessageFinalizedError`. Once the delivery is over, because its lease has ended or its worker was
@@ -94,7 +94,7 @@ class Message(Generic[T, R]):
     def __init__(  # noqa: PLR0917  by position: it is made with every receive
         self, settler: Settler, record: Record, body: T, delivery_count: int, receipt: int, token: Token | None
     ) -> None:
-        #: The back end; nobody else's business, as are its record and the time.
+        #: The back end; for its use alone, as are its record and the time.
         self.settler = settler
         self.record = record
         #: When the lease ends, for a back end that has no better place for it.

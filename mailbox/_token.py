@@ -17,7 +17,7 @@ __all__ = ["Token", "wait_with"]
 
 @final
 class Token:
-    """Belongs to one worker, which gives it to each of its receives; anybody may stop or fence it.
+    """Belongs to one worker, which gives it to each of its receives; any thread may stop or fence it.
 
     It takes no lock, so it may be used in a signal handler. No wake-up is lost: a receive attaches its gate and
     then looks at the token, `stop` marks the token and then opens the gates.

@@ -20,8 +20,8 @@ __all__ = ["Waitable", "Waiters", "wait_visible"]
 class Waiters:
     """Gates of receives that wait, oldest first; every call is made under the mailbox's lock.
 
-    Whoever makes something visible wakes the oldest. The youngest also sleeps no longer than until the next lease or
-    delay ends, so there is always one that sees to it, and nobody needs a timer.
+    A call that makes something visible wakes the oldest. The youngest also sleeps no longer than until the next lease
+    or delay ends, so one of them always sees to it, and no timer is needed.
     """
 
     __slots__ = ("_alarm", "gates")
@@ -92,7 +92,7 @@ class Waitable(Protocol):
 def wait_visible(waitable: Waitable, clock: Clock, timeout: float, token: Token | None) -> bool:
     """Block until something can be received, the token is stopped or nudged, or ``timeout`` has passed; say which.
 
-    It is not promised to whoever is told: somebody else may be faster. Whoever is woken wakes the next one too, so that
+    The caller has no claim to it: another receive may be faster. A waiter that is woken wakes the next one too, so that
     nothing is left lying because one did not take it after all.
     """
     check_seconds(waitable.name, "timeout", timeout)
@@ -116,7 +116,7 @@ def wait_visible(waitable: Waitable, clock: Clock, timeout: float, token: Token 
                 waiters.park(gate, clock.monotonic() + wait)
             wait_with(clock, gate, wait, token)  # woken by a send, a return, close, or time
     except BaseException:
-        with waitable.lock:  # interrupted, or closed: what it may have been woken for is for somebody else
+        with waitable.lock:  # interrupted, or closed: what it may have been woken for is for another receive
             if gate is not None and not waiters.leave(gate):
                 waiters.wake_one()
         raise

@@ -56,7 +56,7 @@ class Storm:
         self._left = messages
 
     def _draw(self, messages: int, kills: int) -> dict[int, str]:
-        """Return which messages kill whoever has them first, and how."""
+        """Return which messages kill the worker that has them first, and how."""
         numbers = self._dice.sample(range(messages), min(kills, messages))
         return {number: self._dice.choice(("hang", "crash", "exit")) for number in numbers}
 

@@ -134,7 +134,7 @@ class Storm:
         try:
             while self._is_to_go_on():
                 self._fill_up()
-                # Not a sleep: whoever ends by itself ends it.
+                # Not a sleep: a process that ends by itself ends it.
                 wait([each.sentinel for each in self._everybody()], timeout=self.dice.uniform(0, 0.02))
                 self._bury()
                 if self._is_kill_due():
@@ -182,7 +182,7 @@ class Storm:
             for name, process in list(group.items()):
                 if process.exitcode is not None:
                     del group[name]
-                    if group is self.producers:  # what it is not known to have sent is somebody else's to send
+                    if group is self.producers:  # what it is not known to have sent is another's to send
                         known = sum(len(each.bodies) for each in _batches(self.folder, name) if each.is_sure)
                         self.asked -= self.orders.pop(name) - known
                     if process.exitcode != 0 and name not in self.excused:

@@ -75,7 +75,7 @@ class TreeFacts(_Facts):
     done: list[str]
     fates: dict[str, int]
     threads: list[str]
-    #: How much of the shared budget may be used, was used at most, and is used by anybody at the end.
+    #: How much of the shared budget may be used, was used at most, and is still used at the end.
     limit: int
     busiest: int
     used: int
@@ -85,7 +85,7 @@ class TreeFacts(_Facts):
 
 @final
 class Life(_Facts):
-    """One process, as whoever started it sees its end."""
+    """One process, as its parent sees its end."""
 
     code: int
     #: Those that may be.
@@ -105,7 +105,7 @@ class Stock(_Facts):
     completed: list[str]
     left: list[str]
     dead: list[str]
-    #: How many are leased to somebody who is gone.
+    #: How many are leased to a process that is gone.
     leased: int
 
     @property
@@ -196,7 +196,7 @@ def busiest(spans: Iterable[tuple[float, float, int]]) -> int:
     """
     steps = [step for begin, end, weight in spans for step in ((begin, weight), (end, -weight))]
     most = now = 0
-    for _, weight in sorted(steps):  # at the same moment, whoever leaves goes first
+    for _, weight in sorted(steps):  # at the same moment, a release goes first
         now += weight
         most = max(most, now)
     return most

@@ -117,7 +117,7 @@ class Run:
         allowed = [ExitCode.OK, ExitCode.DRAIN_TIMED_OUT]
         if intensity is not None:
             allowed.append(ExitCode.GAVE_UP)
-        if stalls == MANY_STALLS or len(numbers) > 1:  # whoever is cut short with a message in hand is a zombie too
+        if stalls == MANY_STALLS or len(numbers) > 1:  # a worker cut short with a message in hand is a zombie too
             allowed.append(ExitCode.TOO_MANY_ZOMBIES)
         with Post(self.folder, self.dice, stalls) as post:
             with self._live(post, TreePlan(self._loops, LONG_LEASE, intensity, self._flip())) as process:
@@ -161,7 +161,7 @@ class Run:
             while not process.has_ended and (left := until - time.monotonic()) > 0:
                 process.pause(min(PACE, left))
                 post.send(BATCH)
-        except MailboxConnectionError as error:  # after half a minute, so somebody keeps the file locked
+        except MailboxConnectionError as error:  # after half a minute, so a process keeps the file locked
             raise process.hung(str(error)) from error
         except BaseException:
             process.close()

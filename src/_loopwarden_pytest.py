@@ -22,7 +22,7 @@ _HANG = "loopwarden_hang_timeout"
 _SEED = "loopwarden_seed"
 _failed = pytest.StashKey[bool]()
 _NO_FAILURES = (pytest.skip.Exception, pytest.xfail.Exception, KeyboardInterrupt)
-_used = pytest.StashKey[str]()  # which time of ours a test uses, and not somebody else's fixture of the same name
+_used = pytest.StashKey[str]()  # which time of ours a test uses, and not another fixture of the same name
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -131,7 +131,7 @@ def _loopwarden_time(request: pytest.FixtureRequest) -> None:
     """Simulated time for what needs one, unless the test asks for a `fake_clock`."""
     if "fake_clock" in request.fixturenames:
         request.getfixturevalue("fake_clock")
-    if _used not in request.node.stash:  # or that was somebody else's fixture of the same name
+    if _used not in request.node.stash:  # or that was another fixture of the same name
         request.getfixturevalue("simulation")
 
 

@@ -274,7 +274,7 @@ class MailboxLoop(Generic[T]):
         """Give back what is not started, and extend the leases of what is in hand up to the time that was given."""
         returned: Ticket[None] = Ticket(self._clock.blocking)
         self._returning.add(returned)
-        self._pause_state.enter(returned)  # nobody is at rest before this is done
+        self._pause_state.enter(returned)  # the loop is not at rest before this is done
         try:
             for worker in self._workers:
                 worker.secure()
@@ -306,7 +306,7 @@ class MailboxLoop(Generic[T]):
             old = next((each for each in self._workers if each.progress.worker == worker), None)
             if old is None:
                 return None
-            if not group.is_at_work(old):  # it has left by itself, and nobody need take its place
+            if not group.is_at_work(old):  # it has left by itself, and needs no replacement
                 return old.ended
             new = self._make_worker()
             self._workers = [new if each is old else each for each in self._workers]
@@ -321,7 +321,7 @@ class MailboxLoop(Generic[T]):
                 self._refuses = self._stopped = self._halted = True
         found = [each for each in (*self._replaced, *self._workers) if worker in {None, each.progress.worker}]
         jobs = [partial(each.give_back, error, is_end=worker is None) for each in found]
-        # Each apart, so that a store that hangs with one keeps nobody else's message, nor fence.
+        # Each apart, so that a store that hangs with one worker keeps neither message nor fence of the others.
         given_back = [run_in_thread(job, f"{self._source.name}-returns", self._clock.blocking) for job in jobs[1:]]
         for job in jobs[:1]:
             job()

@@ -78,7 +78,7 @@ class Source(Protocol[T]):
 
 @final
 class MailboxWorker:
-    """Has its own heartbeat, token, progress and prefetched messages; whoever pops one of those owns it.
+    """Has its own heartbeat, token, progress and prefetched messages; the thread that pops one of those owns it.
 
     Args:
         source: Where messages come from.
@@ -134,7 +134,7 @@ class MailboxWorker:
         self._in_hand: Message[Any, Any] | None = None
         self._extender: LeaseExtender | None = None  # of what is in hand
         self._is_recalled = False
-        #: True once somebody else does its work.
+        #: True once another worker does its work.
         self.is_abandoned = False
         #: Resolves when the thread that works has ended.
         self.ended: Ticket[None] = Ticket(clock.blocking)
@@ -191,7 +191,7 @@ class MailboxWorker:
                 self._release()
                 if self._is_recalled:
                     self.return_unstarted()  # their leases may have ended, and others may be free
-                    # First the new token, then the look: whoever stops, abandons or posts does it in the other order.
+                    # First the new token, then the look: a stop, an abandon or a post does it in the other order.
                     self._is_recalled, self.token = False, Token()
                 self._run_posted()
                 if self._is_done():
@@ -243,7 +243,7 @@ class MailboxWorker:
     def _rest(self) -> None:
         """Take nothing until the intake is open again; woken by a nudge, or by the token's stop."""
         self.return_unstarted()
-        self.token.take_nudge()  # whoever opens the intake or posts work does so first, and nudges then
+        self.token.take_nudge()  # a resume or a post comes first, and nudges then
         self.progress.paused()
         self.heartbeat.beat()
         if self._pause_state.rest(self):
@@ -294,7 +294,7 @@ class MailboxWorker:
         self.prefetched.extend(messages)
 
     def _wait_for_the_broker(self, failures: int, error: MailboxConnectionError) -> None:
-        """Stay alive and look again later; a broker that is away is no reason to end."""
+        """Stay alive and retry later; a mailbox that is unavailable is not a reason to end."""
         self._release()
         delay = self._backoff.delay(failures, self._dice.random())
         self.progress.degraded(delay)
@@ -317,7 +317,7 @@ class MailboxWorker:
 
     def _take(self) -> Message[Any, Any] | None:
         """Take the next one in hand; None if there is none, or if nothing more is to be begun."""
-        # In one step: whoever gives this worker up stops the token, and then looks what is in hand.
+        # In one step: an abandon stops the token, and then looks what is in hand.
         with self._lock:
             if not self.prefetched or self.is_abandoned or self.token.stopped or self._pause_state.is_closed:
                 return None
@@ -330,7 +330,7 @@ class MailboxWorker:
         extender = LeaseExtender(
             message, self.heartbeat, lease=visibility_timeout, longest=self._longest_lease, clock=self._clock
         )
-        # First the extender, then the look: whoever secures leases does it in the other order.
+        # First the extender, then the look: `secure` does it in the other order.
         self._extender, deadline = extender, self._pause_state.secured_until
         try:
             if deadline is not None:
@@ -373,7 +373,7 @@ class MailboxWorker:
             settle()
         except MessageFinalizedError:
             return False
-        except Exception as error:  # noqa: BLE001  a back end may be anybody's
+        except Exception as error:  # noqa: BLE001  a back end may be user code
             report(
                 logging.WARNING,
                 "could not settle message %s; it will be redelivered unless the store has it as done: %s",

@@ -26,7 +26,7 @@ class PauseState:
         self._is_closed = False
         self._busy: set[object] = set()
         self._at_rest: Ticket[bool] = SharedTicket(blocking)
-        #: Until when leases of what is in hand must last, in monotonic seconds, if somebody said so.
+        #: Until when leases of what is in hand must last, in monotonic seconds, if a drain has set it.
         self.secured_until: float | None = None
 
     @property
@@ -35,7 +35,7 @@ class PauseState:
         return self._is_closed
 
     def close(self) -> Ticket[bool]:
-        """Have nothing taken any more; the ticket is true once nobody is busy, false if it was opened before."""
+        """Have nothing taken any more; the ticket is true once no worker is busy, false if it was opened before."""
         with self._lock:
             self._is_closed = True
             if self._at_rest.is_ready():

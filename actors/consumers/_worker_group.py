@@ -19,9 +19,9 @@ __all__ = ["WorkerGroup"]
 
 @final
 class WorkerGroup:
-    """Knows who is at work; it is over when the last of them has left.
+    """Knows which workers are at work; it is over when the last of them has left.
 
-    A worker that was replaced is no longer one of them: when and how it ends is nobody's concern any more.
+    A worker that was replaced is no longer one of them: when and how it ends no longer matters.
 
     Args:
         job: What a worker does, on its thread.

@@ -29,7 +29,7 @@ FENCE_AFTER = 1.0
 @final
 @dataclass(frozen=True, slots=True)
 class GivenBack:
-    """What somebody had in hand who was given up is back, or had its time."""
+    """What an abandoned worker had in hand is back, or had its time."""
 
 
 @final
@@ -80,7 +80,7 @@ class WorkerRecovery:
                 answer.complete(AbandonResult(abandoned=False))
                 return answer
             in_hand = () if status.in_hand is None else (status.in_hand,)
-        if self.cause is not None:  # by somebody else, just before
+        if self.cause is not None:  # abandoned by another request, just before
             answer.complete(AbandonResult(abandoned=True, in_hand=in_hand))
             return answer
         loop, worker = self._loop, request.worker

@@ -18,7 +18,7 @@ class _Current(threading.local):
     is_stopped: Callable[[], bool] | None = None
 
 
-#: Set by whoever runs user code on this thread, for as long as it does.
+#: Set by what runs user code on this thread, for as long as it does.
 current = _Current()
 
 

@@ -71,7 +71,7 @@ def merged_fates(fates: Iterable[MessageFate]) -> tuple[MessageFate, ...]:
 
 
 def fate_of(message: Message[Any, Any]) -> Fate:
-    """Return what became of a message that was in hand, whoever finalised it."""
+    """Return what became of a message that was in hand, however it was settled."""
     return "extended" if not message.is_finalized else "returned" if message.is_returned else "done"
 
 
@@ -169,7 +169,7 @@ class Progress:
         self.last_error: str | None = None
         #: Messages that went back unhandled.
         self.returned = 0
-        #: What became of messages at the end of the loop, by their ids; written by whoever ends it, the last counts.
+        #: What became of messages at the end of the loop, by their ids; written by what ends it, the last counts.
         self.fates: dict[str, Fate] = {}
 
     def polling(self, wait: float = math.inf) -> None:
@@ -200,7 +200,7 @@ class Progress:
         return self._doing[0] is Activity.DEGRADED
 
     def degraded(self, wait: float = 0.0) -> None:
-        """Say that the broker is away and is tried again in ``wait`` seconds; the time is that of the first try."""
+        """Say that the mailbox is unavailable, and retried in ``wait`` seconds; the time is that of the first try."""
         self.quiet_until = self._clock.monotonic() + wait
         if self._doing[0] is not Activity.DEGRADED:
             self._doing = (Activity.DEGRADED, self._clock.monotonic(), None)

@@ -87,7 +87,7 @@ class LoopActor(ControlActor):
     True
 
     Args:
-        loop: What to run: ours or anybody's.
+        loop: What to run: ours or your own.
         name: What the loop is called in its answers, its threads and the log.
         clock: The time it lives by.
         restarts: How often the loop was started before, for its health.
@@ -144,7 +144,7 @@ class LoopActor(ControlActor):
         self._outcome: _WorkerEnded | None = None
         self._stack: str | None = None
         self._starts_paused = False
-        self._is_cut_short = False  # somebody was given up while it was stopping, so the stop is not clean
+        self._is_cut_short = False  # a worker was abandoned while it was stopping, so the stop is not clean
 
     @classmethod
     @override
@@ -177,7 +177,7 @@ class LoopActor(ControlActor):
         return f"LoopActor {self.name!r}"
 
     def send(self, message: Request[R]) -> Ticket[R]:
-        """Send a request to this actor, starting it if nobody has."""
+        """Send a request to this actor, starting it if it is not started."""
         return self.launch().send(message)
 
     def pause_at_start(self) -> None:
@@ -300,7 +300,7 @@ class LoopActor(ControlActor):
         return Deferred(answer)
 
     def _end_when_all_is_back(self) -> None:
-        """End once the worker has, and everything that was in the hands of those given up is back."""
+        """End once the worker has, and everything that abandoned workers had in hand is back."""
         if self._outcome is not None and not self._recovery.pending:
             self._end(self._recovery.cause or self._outcome.cause)
 
@@ -340,7 +340,7 @@ class LoopActor(ControlActor):
     @override
     def _answers_after_end(self, cause: BaseException | None) -> Callable[[object], object]:
         if self._worker.is_started and not self._worker.ended.is_ready():
-            # The actor itself was lost: nobody will hear of the worker any more, so it is at least told to stop.
+            # The actor itself was lost: it no longer hears of the worker, so the worker is at least told to stop.
             self._begin_stop(0.0)
         self._stopper.close()
         self.lifecycle.move(LifeEvent.RETURN if cause is None else LifeEvent.CRASH)

@@ -38,7 +38,7 @@ Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 @final
 @dataclass(frozen=True, slots=True)
 class StopCast:
-    """Stop as a `ShutdownRequest` says, without an answer: whoever sends it watches for the end itself."""
+    """Stop as a `ShutdownRequest` says, without an answer: the sender watches for the end itself."""
 
     timeout: float
 
@@ -79,7 +79,7 @@ class HealthStatus(_Reply):
     starting_since: float | None = None
     #: When its supervisor will start it again, in monotonic seconds, while it is ``backing_off``.
     retry_at: float | None = None
-    #: Answers that nobody took, because their ticket was cancelled or completed by somebody else.
+    #: Answers that were not taken, because their ticket was cancelled or completed by another writer.
     unclaimed_replies: int = 0
     #: What a handler raised last, if the loop tells.
     last_error: str | None = None

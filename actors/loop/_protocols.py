@@ -183,7 +183,7 @@ def shutdown_nowait_of(loop: object) -> Callable[[float], bool] | None:
     """
     kind = type(loop)
     if kind not in _nowait:
-        # Of our own classes only: of others nobody knows that it does not block.
+        # Of our own classes only: that of another class may block.
         first = next((each for each in kind.__mro__ if each.__dict__.keys() & _STOPS), object)
         _nowait[kind] = "shutdown_nowait" in first.__dict__ and first.__module__.startswith("loopwarden.")
     if not _nowait[kind] or "shutdown" in getattr(loop, "__dict__", {}):

@@ -32,7 +32,7 @@ class LifeEvent(StrEnum):
 
     START = "start"  # the actor was started
     ENTER = "enter"  # the worker is about to call run()
-    STOP = "stop"  # somebody asked for the end
+    STOP = "stop"  # the end was requested
     RETURN = "return"  # run() has returned
     CRASH = "crash"  # run() has raised, or the actor itself was lost
 

@@ -42,7 +42,7 @@ class Permit:
         self.is_granted = False
 
     def release(self) -> None:
-        """Let somebody else have it; releasing again changes nothing."""
+        """Let another worker have it; releasing again changes nothing."""
         self._budget.give_back(self, self._weight)
 
 
@@ -54,7 +54,7 @@ class Share:
 
     def __init__(self, weight: int) -> None:
         self.weight = weight
-        #: How much it has had; whoever has had least is next.
+        #: How much it has had; the share that has had least is next.
         self.passed = 0
         self.waiting: deque[tuple[Permit, Gate]] = deque()
 
@@ -110,7 +110,7 @@ class WorkBudget:
         if permit.is_granted:
             return permit
         try:
-            wait_with(self._clock, gate, None, token)  # woken by whoever gives a permit back, or by the token
+            wait_with(self._clock, gate, None, token)  # woken by a release, or by the token
         except BaseException:
             self._leave(share, permit, gate)
             permit.release()
@@ -122,7 +122,7 @@ class WorkBudget:
         return None
 
     def _leave(self, share: Share, permit: Permit, gate: Gate) -> None:
-        """Take somebody out who waits no more, unless it was granted its permit."""
+        """Take out a worker that waits no more, unless it was granted its permit."""
         with self._lock:
             if permit.is_granted:
                 return

@@ -64,7 +64,7 @@ class Worker:
         try:
             self._blocking.start_thread(self._work, self._name)
         except BaseException as error:
-            self.ended.complete(error)  # nobody need wait for what has not begun
+            self.ended.complete(error)  # what has not begun need not be waited for
             raise
 
     def _work(self) -> None:

@@ -29,8 +29,8 @@ T = TypeVar("T")
 class OffloadPool:
     """Runs functions for loops that must not be kept waiting, and answers by tickets.
 
-    A time-out wins over a late completion, which is counted and dropped. What was accepted is run once, also if its
-    time-out has passed or nobody reads the ticket; what is refused, because the pool is closed, never runs, and its
+    A time-out wins over a late completion, which is counted and dropped. What was accepted is run once, even if its
+    time-out has passed or the ticket is not read; what is refused, because the pool is closed, never runs, and its
     ticket says so. Give it to `serve(pools=[…])`: it is drained after the loops and before they are stopped, so a
     completion never comes to a loop that is gone. Otherwise close it yourself: one that is open when the interpreter
     exits has five seconds to complete what it has accepted, one that you have dropped ends its threads and processes
@@ -46,7 +46,7 @@ class OffloadPool:
         processes: Whether they run in processes of their own, for work that keeps the interpreter busy. Then functions,
             arguments and results must be picklable, and ``__main__`` importable; an error that is not picklable comes
             as a ``RuntimeError`` that describes it. If a process dies, the function that it ran fails with
-            ``BrokenProcessPool``, because nobody knows what was done; the others do not notice.
+            ``BrokenProcessPool``, because it is not known what was done; the others do not notice.
         clock: The time.
     """
 
@@ -137,7 +137,7 @@ class OffloadPool:
 
     @property
     def late(self) -> int:
-        """How many have returned, or were dropped by the close, when nobody waited for it any more."""
+        """How many have returned, or were dropped by the close, after their ticket had timed out or was cancelled."""
         return self._late
 
     @property
@@ -212,7 +212,7 @@ class OffloadPool:
         return catch_up
 
     def _done(self, ticket: Ticket[Any], result: object, error: BaseException | None) -> None:
-        # First the answer: whoever waits until nothing is in flight finds every ticket resolved.
+        # First the answer: a caller that waits until nothing is in flight finds every ticket resolved.
         is_late = not write(ticket, result, error)
         idle: set[Ticket[None]] = set()
         with self._lock:

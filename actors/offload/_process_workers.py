@@ -186,7 +186,7 @@ def _be_killed_with(parent: BaseProcess) -> None:
 
 
 def _end_with(parent: BaseProcess) -> None:
-    """End this process when its parent is gone, however that was: nobody else would."""
+    """End this process when its parent is gone, however that was: nothing else would."""
     parent.join()
     os._exit(1)
 
@@ -199,7 +199,7 @@ GRACE = 1.0
 class ProcessWorkers:
     """A `ThreadWorkers` whose threads hand each function to a process of their own.
 
-    A process is made when the first function needs it, and anew after it died. Its death concerns nobody but the one
+    A process is made when the first function needs it, and anew after it died. Its death concerns only the one
     function that it ran.
 
     Args:
@@ -272,7 +272,7 @@ class _ProcessHand:
         """Run a function in the process.
 
         Raises:
-            BrokenProcessPool: if the process dies meanwhile, so that nobody knows what was done.
+            BrokenProcessPool: if the process dies meanwhile, so that it is not known what was done.
         """
         request = pack(function, args)
         process, self._process = self._ready(), None

@@ -41,7 +41,7 @@ class Workers(Protocol):
         ...
 
     def close(self) -> list[Done]:
-        """Begin nothing more, and end whoever is idle; return the ``done`` of what will not be begun."""
+        """Begin nothing more, and end idle workers; return the ``done`` of what will not be begun."""
         ...
 
     def give_up(self) -> None:
@@ -49,7 +49,7 @@ class Workers(Protocol):
         ...
 
     def drop(self) -> None:
-        """End, because nobody can ask for anything any more; takes no lock, for whoever collects garbage calls it."""
+        """End, because the pool is gone; takes no lock, because the garbage collector calls it."""
         ...
 
 
@@ -85,7 +85,7 @@ class ThreadWorkers:
         name: What they are called.
         most: How many there may be.
         blocking: The seam.
-        hire: Makes the hand of each thread.
+        make_runner: Makes the runner of each thread.
     """
 
     def __init__(self, name: str, most: int, blocking: Blocking, make_runner: Callable[[], Runner] = OwnHand) -> None:
@@ -94,12 +94,12 @@ class ThreadWorkers:
         self._blocking = blocking
         self._hire = make_runner
         self.lost = 0  # a thread cannot die
-        # None says that it is over; whoever takes it puts it back for the next, so one is enough for all.
+        # None says that it is over; the thread that takes it puts it back for the next, so one is enough for all.
         self._jobs: WorkQueue[tuple[Callable[..., Any], tuple[Any, ...], Done] | None] = blocking.queue()
         # Guards _is_closed together with what is put and begun, the counts, and who is busy.
         self._lock = blocking.lock()
         self._is_closed = False
-        self._free = 0  # threads that wait, and nobody counts on
+        self._free = 0  # threads that wait, and that no job counts on
         self._threads = 0
         self._busy: set[Ticket[None]] = set()
 
@@ -147,7 +147,7 @@ class ThreadWorkers:
             ZOMBIES.add(f"{self._name}-offload", each)
 
     def drop(self) -> None:
-        """Let the threads end; there is no job, because each would keep alive whoever has asked for it."""
+        """Let the threads end; there is no job, because each would keep its caller alive."""
         self._jobs.put(None)
 
     def _refuse_if_closed(self) -> None:

@@ -64,7 +64,7 @@ class ActorExit:
 class Deferred:
     """What a handler returns to say that the answer will come later, by ``ticket``.
 
-    If the actor ends first, whoever asked gets `ActorDeadError`.
+    If the actor ends first, the sender gets `ActorDeadError`.
     """
 
     ticket: Ticket[Any]
@@ -81,8 +81,8 @@ class ControlActor(pykka.ThreadingActor):
     - nothing that a handler raises, ``SystemExit`` included, reaches another actor: it ends this one;
     - the end is seen exactly once, at `ended`, with its cause, after ``on_stop``, also if ``on_start`` raised.
 
-    As in Pykka, an exception in a handler goes to whoever asked, and ends the actor if nobody did.
-    A reply that nobody takes (a cancelled ticket, one that somebody else completed) is counted, never raised.
+    As in Pykka, an exception in a handler goes to the sender that asked; after a tell it ends the actor.
+    A reply that is not taken (a cancelled ticket, one that another writer completed) is counted, never raised.
     """  # noqa: D415  the first sentence is the list
 
     use_daemon_thread = True
@@ -99,7 +99,7 @@ class ControlActor(pykka.ThreadingActor):
         self._clock = clock
         self._thread_name = f"{type(self).__name__}-{next(_thread_numbers)}"
         self._inbox = Inbox(clock.blocking)
-        self.actor_inbox = cast("Any", self._inbox)  # Pykka's envelopes are its own; nobody else reads them
+        self.actor_inbox = cast("Any", self._inbox)  # Pykka's envelopes are its own; no other code reads them
         #: See `ControlRef.ended`.
         self.ended: Ticket[ActorExit] = SharedTicket(clock.blocking)
         #: See `ControlRef.ready`.
@@ -117,7 +117,7 @@ class ControlActor(pykka.ThreadingActor):
         )  # guards _unclaimed_replies; a deferred answer may come from any thread
         self._unclaimed_replies = 0
         self._actor_ref = self._create_ref()
-        # Whoever speaks to an actor that is never launched is answered at the latest when it is collected.
+        # A sender to an actor that is never launched is answered at the latest when the actor is collected.
         self._never_launched = weakref.finalize(self, _close_unlaunched, self._inbox, str(self._actor_ref))
         self._never_launched.atexit = False
 
@@ -160,7 +160,7 @@ class ControlActor(pykka.ThreadingActor):
 
     @property
     def unclaimed_replies(self) -> int:
-        """How many replies nobody took."""
+        """How many replies were not taken."""
         return self._unclaimed_replies
 
     def disown(self, cause: BaseException) -> None:
@@ -178,7 +178,7 @@ class ControlActor(pykka.ThreadingActor):
         self._inbox.wake((_ActorStop(), None))
 
     def discard(self) -> None:
-        """End an actor that is not launched, and never will be: whoever speaks to it is answered; from any thread."""
+        """End an actor that is not launched, and never will be: its senders are answered; from any thread."""
         mark = object()
         if self._started.setdefault(0, mark) is mark:
             self._never_launched.detach()
@@ -279,7 +279,7 @@ class ControlActor(pykka.ThreadingActor):
     def _serve(self) -> BaseException | None:
         get, handle = self._inbox.get, self._handle_receive
         while not self._ending:
-            message, ticket = self._in_hand = get()  # woken by whoever sends
+            message, ticket = self._in_hand = get()  # woken by a send
             reply: object = None
             try:
                 reply = handle(message)
@@ -289,7 +289,7 @@ class ControlActor(pykka.ThreadingActor):
                 elif ticket is not None and not write(ticket, reply):
                     self._count_unclaimed()
             except UnsupportedRequestError as error:
-                # A request that the actor does not know must not end it, even if nobody waits for the answer.
+                # A request that the actor does not know must not end it, even if no sender waits for the answer.
                 if not self._answer((message, ticket), None, error):
                     report(logging.WARNING, "%s", error)
             except Exception as error:  # noqa: BLE001  isolates user code
@@ -302,7 +302,7 @@ class ControlActor(pykka.ThreadingActor):
         return self._cause
 
     def _finish(self, cause: BaseException | None) -> None:
-        note_ending(self.actor_ref)  # before anybody is told of the end: whoever is may exit, and has forgotten nothing
+        note_ending(self.actor_ref)  # before the end is announced: a listener may exit, and has forgotten nothing
         unregister(self.actor_ref)
         self.actor_stopped.set()
         name = str(self._actor_ref)

@@ -38,8 +38,8 @@ __all__ = [
 #: pool are killed, so after that it exits whatever they do.
 EXIT_TIMEOUT = 5.0
 
-# Actors that have been started and have not ended, by URN: those that work, and those that are about to end, of which
-# nobody need be told, but whose answers are to be given. Dicts, because their single steps are atomic.
+# Actors that have been started and have not ended, by URN: those that work, and those that are about to end. The
+# latter are not warned about, but still have to answer. Dicts, because their single steps are atomic.
 _alive: dict[str, ControlRef] = {}
 _ending: dict[str, ControlRef] = {}
 # What closes each pool that is open, and the pool's name, by the pool's id; as above. Weak, or none would be dropped.
@@ -73,7 +73,7 @@ def alive() -> list[ControlRef]:
 
 
 def not_stopped() -> list[ControlRef]:
-    """Return those of them that somebody has forgotten to stop."""
+    """Return those of them that were not stopped."""
     return list(_alive.values())
 
 
@@ -86,7 +86,7 @@ def forget_all(seam: Blocking) -> list[ControlRef]:
 
 
 def _seam_of(ref: ControlRef) -> Blocking:
-    return ref._blocking  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  nobody else asks what it blocks on
+    return ref._blocking  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  only the exit asks what it blocks on
 
 
 def remember_pool(pool: object, close: Callable[[float], bool]) -> None:
@@ -107,7 +107,7 @@ def forget_pool(pool: object) -> None:
 
 def stop_forgotten() -> None:
     """Stop every actor that is alive and close every pool, within one deadline, with a ``ResourceWarning``."""
-    # In a simulation that is over nobody is left who could stop, or be waited for.
+    # In a simulation that is over no thread is left that could stop, or be waited for.
     refs, ending = (
         [ref for ref in each if not getattr(_seam_of(ref), "is_over", False)]
         for each in (not_stopped(), list(_ending.values()))

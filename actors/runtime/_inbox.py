@@ -100,7 +100,7 @@ class Inbox:
         self.enqueue(envelope)
 
     def leave_to_parent(self, refuse: Callable[[Envelope], None], error: BaseException) -> None:
-        """Close in a child process, without a call of anybody: what is there has the error as its answer."""
+        """Close in a child process, without a callback: what is there has the error as its answer."""
         self._refuse = refuse
         self.closed = True
         while not self.is_empty():

@@ -1,4 +1,4 @@
-"""`FileLock`: says that a file is somebody's, as long as they live."""
+"""`FileLock`: says that a session has a file, as long as its process lives."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ class FileLock:
     """A lock on the file ``<path>-lock``, which the system itself lets go when the process dies, however it dies.
 
     It is on a file of its own, because SQLite has locks on the other one, and keeps two sessions of one process apart
-    as well as two processes. The file is never deleted: somebody may be about to lock it.
+    as well as two processes. The file is never deleted: another session may be about to lock it.
 
     Raises:
-        JournalLockedError: if somebody has it; it says which process.
+        JournalLockedError: if another session has it; it says which process.
         JournalUnavailableError: if the file cannot be made.
     """
 
     def __init__(self, path: Path) -> None:
-        self._descriptors: list[int] = []  # one or none; whoever pops it closes it
+        self._descriptors: list[int] = []  # one or none; the thread that pops it closes it
         try:
             descriptor = open_private_file(f"{path}-lock")
         except OSError as error:
@@ -40,7 +40,7 @@ class FileLock:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, str(os.getpid()).encode(), 0)  # for whoever is refused
+            os.pwrite(descriptor, str(os.getpid()).encode(), 0)  # for the error of a session that is refused
         except BlockingIOError:
             owner = os.pread(descriptor, 20, 0).decode(errors="replace")
             os.close(descriptor)

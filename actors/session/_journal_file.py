@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["JournalFile"]
 
-#: Seconds that SQLite waits for somebody else who is writing, such as a backup.
+#: Seconds that SQLite waits for another writer, such as a backup.
 BUSY_SECONDS = 30.0
 #: Marks a file as a journal, in SQLite's ``application_id``: "LWJ" and the version, to be raised with the schema.
 APPLICATION_ID = 0x4C574A01

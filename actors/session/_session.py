@@ -247,7 +247,7 @@ class Session(ControlActor):
     def _take(self) -> Envelope | None:
         """Wait for what comes next; put the events among it into the batch, and return what is none."""
         take, events, add = self._inbox.get_nowait, self._event_ids, self._batch.append
-        envelope = self._in_hand = self._inbox.get()  # woken by whoever sends, or by `disown`
+        envelope = self._in_hand = self._inbox.get()  # woken by a send, or by `disown`
         try:
             for _ in range(LARGEST_BATCH - 1):
                 if id(type(envelope[0])) not in events:  # pyright: ignore[reportUnknownArgumentType]  whatever it is
@@ -279,11 +279,11 @@ class Session(ControlActor):
         return cause
 
     def _fail(self, envelope: Envelope, error: Exception) -> BaseException | None:
-        """Answer with an error, or log it if nobody asked; return it if it ends the session."""
+        """Answer with an error, or log it if no sender waits; return it if it ends the session."""
         if not self._answer(envelope, None, error):
             what = type_name(envelope[0])
             report(logging.WARNING, "%s could not handle %s: %s", self._actor_ref, what, describe(error), error=error)
-        # Then what is in the file is no longer what we know; whoever opens it next knows better.
+        # Then what is in the file is no longer what we know; the session that opens it next knows better.
         return error if isinstance(error, JournalLockedError | JournalDeletedError) else None
 
     def _handle(self, envelope: Envelope) -> BaseException | None:

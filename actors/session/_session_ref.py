@@ -71,8 +71,8 @@ class SessionRef(ControlRef):
     """A ref to a `Session`, with its state.
 
     Reading takes no lock and sends no message: `state` is a plain attribute with an immutable mapping, replaced as a
-    whole, so what one event changes is seen together. What a ticket of `dispatch` has answered is seen by whoever
-    reads after that. The state stays readable after the end.
+    whole, so what one event changes is seen together. What a ticket of `dispatch` has answered is seen by every
+    read after that. The state stays readable after the end.
     """
 
     def __init__(self, actor: Session, slices: Slices) -> None:
@@ -127,7 +127,7 @@ class SessionRef(ControlRef):
         return MappingProxyType({name: ref for name, ref in self._children.copy().items() if not ref.ended.is_ready()})
 
     def snapshot(self) -> SessionSnapshot:
-        """Return the state as it is now, with that of the children; it waits for nobody.
+        """Return the state as it is now, with that of the children; it does not wait.
 
         Raises:
             ValueError: if JSON cannot carry a slice, or not all of it.
@@ -230,7 +230,7 @@ def ready_ref(ref: SessionRef) -> SessionRef:
         if error.__cause__ is not None:
             raise error.__cause__ from None
         raise
-    except BaseException:  # a Ctrl-C, say: nobody would have the ref, to stop it
+    except BaseException:  # a Ctrl-C, say: the caller would have no ref to stop it
         ref.stop(block=False)
         raise
     return ref

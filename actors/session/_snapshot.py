@@ -64,7 +64,7 @@ _Reader: TypeAlias = "Callable[..., Any]"
 class SessionCodec:
     """Events and slices as JSON, and back, by the names of their types; there is no pickle anywhere.
 
-    What is written is read again first, and refused unless it is equal: whoever reads it later has nothing else.
+    What is written is read again first, and refused unless it is equal: a later reader has nothing else.
     Fields are written by their names, not their aliases, and without what is computed.
 
     Raises:

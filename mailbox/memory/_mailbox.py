@@ -63,7 +63,7 @@ R = TypeVar("R")
 
 @final
 class _Mending:
-    """Mends a desk if what is done with it is interrupted, by a Ctrl-C or by a signal handler that raises."""
+    """Mends a store if what is done with it is interrupted, by a Ctrl-C or by a signal handler that raises."""
 
     __slots__ = ("_store",)
 
@@ -121,10 +121,10 @@ class InMemoryStore(Generic[T, R]):
         self.sequence = 0
         self.prefix = f"{secrets.token_hex(4)}-"
         self.closed = False
-        #: Returns the desk of the dead letters; set by the mailbox.
+        #: Returns the store of the dead letters; set by the mailbox.
         self.find_dead: Callable[[], InMemoryStore[DeadLetter[T], None]] | None = None
         self.mending = _Mending(self)
-        # What goes to another desk: what it is here, the other desk, and what it is there.
+        # What goes to another store: its entry here, the other store, and its entry there.
         self._moving: tuple[Entry, InMemoryStore[Any, Any], Entry] | None = None
         #: True while what was interrupted is not put right.
         self.is_torn = False
@@ -153,7 +153,7 @@ class InMemoryStore(Generic[T, R]):
             self.waiters.due_added(due)
 
     def move(self, entry: Entry, target: InMemoryStore[Any, Any], copy: Entry) -> None:
-        """Put ``copy`` on another desk, in place of a message that is on this one."""
+        """Put ``copy`` into another store, in place of a message that is in this one."""
         self._moving = (entry, target, copy)
         target.number([copy])
         target.place([copy], None)
@@ -170,7 +170,7 @@ class InMemoryStore(Generic[T, R]):
             if target.queue.has(copy):
                 self.queue.discard(entry)
             self._moving = None
-        self.waiters.wake_all()  # whoever was to be woken is among them
+        self.waiters.wake_all()  # the one that was to be woken is among them
         self.admission.wake_all()
         self.queue.lower_first_due(self.queue.next_due())
         self.is_torn = False
@@ -331,7 +331,7 @@ class InMemoryStore(Generic[T, R]):
     def settle_put_back(self, message: Message[T, R]) -> None:
         """Do what `Message.put_back` says."""
         with self.lock, self.mending:
-            # Also by a worker that was fenced: it has not begun, and nobody else has the message.
+            # Even by a worker that was fenced: it has not begun, and no other worker has the message.
             entry, _ = self._check_holds(message, even_if_fenced=True)
             # Not one less than it has: it may be tried again after a Ctrl-C.
             self.queue.give_back(entry, None, message.delivery_count - 1)
@@ -384,12 +384,12 @@ class InMemoryStore(Generic[T, R]):
         )
         copy = Entry(letter.message_id, letter, letter.dead_at)
         copy.reply_to = entry.reply_to  # so that it can be redriven
-        assert self.find_dead is not None, "the mailbox sets it before it lets anybody in"
+        assert self.find_dead is not None, "the mailbox sets it before its first use"
         self.move(entry, self.find_dead(), copy)
         self.admission.made_room(self.queue.size)
 
     def redrive(self, entry: Entry, target: InMemoryStore[Any, Any]) -> None:
-        """Put a letter back on the desk that it came from, under a new id."""
+        """Put a letter back into the store that it came from, under a new id."""
         letter: DeadLetter[Any] = entry.body
         copy = Entry("", target.kept(letter), self._wall())
         copy.headers = {**letter.headers, "redriven-from": letter.message_id}
@@ -627,7 +627,7 @@ class InMemoryMailbox(Generic[T, R]):
                         raise MailboxFullError(self._name, admission.max_size or 0)
                     gate = self._clock.blocking.gate()
                     admission.gates.append((gate, len(entries)))
-                self._clock.wait(gate, deadline - now)  # woken by whoever makes room, and by close
+                self._clock.wait(gate, deadline - now)  # woken by what makes room, and by close
             finally:
                 if gate is not None:
                     with self._lock:
@@ -696,14 +696,14 @@ class InMemoryMailbox(Generic[T, R]):
                         deadline = now + wait_time_seconds
                     if now >= deadline or (token is not None and (token.stopped or token.take_nudge())):
                         if was_woken and queue.has_visible:
-                            self.store.waiters.wake_one()  # what this one was woken for is for somebody else
+                            self.store.waiters.wake_one()  # what this one was woken for is for another receive
                         return []
                     gate = self._clock.blocking.gate()
                     until = min(deadline, queue.first_due)
                     self.store.waiters.park(gate, queue.first_due)
                 wait_with(self._clock, gate, until - now, token)  # woken by a send, a return, close, or a lease's end
         except BaseException:
-            with self._lock:  # interrupted: what it may have been woken for is for somebody else
+            with self._lock:  # interrupted: what it may have been woken for is for another receive
                 if gate is not None and not self.store.waiters.leave(gate) and self.store.queue.has_visible:
                     self.store.waiters.wake_one()
             raise

@@ -83,11 +83,11 @@ class LeaseQueue:
     Most messages are sent, delivered once and acknowledged. Such a one is no more than a tuple while it is visible, and
     while it is leased the delivery stands for it. An entry is made of either when something else happens.
 
-    Putting, taking and removing are O(1); what comes back, and what ends out of turn, costs O(log n). Whoever uses it
-    brings the time along, and sees to it that only one thread does at a time.
+    Putting, taking and removing are O(1); what comes back, and what ends out of turn, costs O(log n). The caller
+    brings the time along, and sees to it that only one thread calls at a time.
 
     A Ctrl-C may end any of these between two steps. So a message is put into its new place before it leaves the old
-    one, and whoever was interrupted calls `mend`, which takes it out of one of them.
+    one, and the interrupted caller calls `mend`, which takes it out of one of them.
     """
 
     def __init__(self, max_deliveries: int | None) -> None:

@@ -256,7 +256,7 @@ class SqliteMailbox(Generic[T, R]):
                 gate = self._clock.blocking.gate()
                 self._room.park(gate)
             try:
-                self._clock.wait(gate, min(left, RECHECK))  # woken by whoever makes room here, by close, or by time
+                self._clock.wait(gate, min(left, RECHECK))  # woken by what makes room here, by close, or by time
             finally:
                 with self._store.lock:
                     self._room.leave(gate)

@@ -27,7 +27,7 @@ __all__ = ["Notifier"]
 _QUIT = b""
 #: What the socket of a process is called. Nothing else in a folder is ours to send to, or to delete.
 _NAME = re.compile("[0-9a-f]{16}")
-#: The folder of all bells in a user's folder for run-time files.
+#: The folder of all notifiers in a user's folder for run-time files.
 _ALL_BELLS = "loopwarden-bells"
 #: How often a folder is made that others delete at the same moment.
 _TRIES = 5
@@ -40,14 +40,14 @@ class Notifier:
     """A Unix datagram socket for each process that waits, in a folder that belongs to one file and one user.
 
     The folder is beside the file (``mail.db-bell``), or in ``$XDG_RUNTIME_DIR`` where that file system has no sockets;
-    never in one that is shared with other users. Only the same user can ring or hear.
+    never in one that is shared with other users. Only the same user can notify or listen.
 
-    It is a hint and no more: a datagram may be lost, so whoever waits also looks again by itself now and then. Where
-    there is no place for sockets, nobody rings and nobody hears.
+    A notification is only a hint: a datagram may be lost, so a waiting receive also looks again by itself now and then.
+    Where there is no place for sockets, receives depend on that look alone.
 
     Args:
         path: The file that the notifier belongs to.
-        on_ring: Called with what was rung, on the notifier's own thread.
+        on_ring: Called with the name of the mailbox, on the notifier's own thread.
         blocking: Starts that thread.
     """
 
@@ -60,11 +60,11 @@ class Notifier:
         self._address: Path | None = None
 
     def listen(self) -> None:
-        """Hear the others from now on; listening again changes nothing. Called under the store's lock.
+        """Listen to the other processes from now on; listening again changes nothing. Called under the store's lock.
 
-        If that is impossible, it is said once in the log, and whoever waits looks again by itself.
+        If that is impossible, it is logged once, and a waiting receive looks again by itself.
         """
-        # In a simulation nobody outside takes part: whoever waits there looks again every simulated second.
+        # No other process takes part in a simulation: a receive that waits there looks again every simulated second.
         if self._tried or self._blocking.is_virtual or not hasattr(socket, "AF_UNIX"):
             return
         self._tried = True
@@ -73,7 +73,7 @@ class Notifier:
             for _ in range(_TRIES):
                 try:
                     self._listen_in(folder)
-                except FileNotFoundError as error:  # whoever left it last has deleted the folder just now
+                except FileNotFoundError as error:  # the last process to leave has deleted the folder just now
                     failure = failure or error
                 except (OSError, RuntimeError) as error:
                     failure = failure or error
@@ -86,7 +86,7 @@ class Notifier:
         descriptor = _open(folder, make=True)
         notifier = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
-            # A name that nobody has had: one of the same process id may be left of a process that was killed.
+            # A name that was never used: one made of the process id may be left of a process that was killed.
             name = secrets.token_hex(8)
             notifier.bind(_place(folder, descriptor, name))
             self._socket, self._address = notifier, folder / name
@@ -117,7 +117,7 @@ class Notifier:
             os.close(descriptor)
 
     def close(self) -> None:
-        """Hear nobody any more, and let the thread end; if it is interrupted, a second one does what is left."""
+        """Stop listening, and let the thread end; if it is interrupted, a second call does what is left."""
         notifier, self._socket = self._socket, None
         if self._address is not None:
             with contextlib.suppress(OSError):
@@ -125,10 +125,10 @@ class Notifier:
             self._address = None
         if notifier is not None:
             with contextlib.suppress(OSError):  # not on every system, for a socket of this kind
-                notifier.shutdown(socket.SHUT_RDWR)  # ends the thread also if somebody has deleted the socket
+                notifier.shutdown(socket.SHUT_RDWR)  # ends the thread even if the socket was deleted
 
     def hears_with(self, notifier: socket.socket) -> bool:
-        """Say whether that socket is still the bell."""
+        """Say whether that socket is still the one to listen with."""
         return self._socket is notifier
 
 
@@ -144,7 +144,7 @@ def _say_goodbye(address: Path) -> None:
 
 
 def _open(folder: Path, *, make: bool) -> int:
-    """Return a descriptor of the folder of a bell, which is ours alone, and so is all that leads to it if it can be."""
+    """Return a descriptor of a notifier's folder, which is ours alone, and so is all that leads to it if it can be."""
     if folder.parent.name == _ALL_BELLS:
         os.close(open_private_folder(folder.parent.parent, make=False))
         os.close(open_private_folder(folder.parent, make=make))
@@ -152,7 +152,7 @@ def _open(folder: Path, *, make: bool) -> int:
 
 
 def _folders_of(path: Path) -> tuple[Path, ...]:
-    """Return where the bell of a file may be, the best place first; the same for every process of this user."""
+    """Return where the notifier of a file may be, the best place first; the same for every process of this user."""
     real = path.resolve()
     folders = [real.with_name(f"{real.name}-bell")]
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
@@ -183,7 +183,7 @@ def _hearing(
     on_ring: weakref.WeakMethod[Callable[[str], None]],
     blocking: Blocking,
 ) -> Callable[[], None]:
-    """Return what the bell's thread does; it keeps neither the bell nor its store alive."""
+    """Return what the notifier's thread does; it keeps neither the notifier nor its store alive."""
 
     def hear_next() -> bytes:
         with blocking.outside():
@@ -191,7 +191,7 @@ def _hearing(
 
     def hear() -> None:
         with notifier, contextlib.suppress(OSError):
-            # Woken by a ring, or by close, whose word to quit may be lost among many rings: then one of those ends it.
+            # Woken by a notification, or by close. Its word to quit may be lost among many: then one of those ends it.
             while payload := hear_next():
                 owned, notify = owner(), on_ring()
                 if owned is None or notify is None or not owned.hears_with(notifier):

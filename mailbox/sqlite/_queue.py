@@ -58,7 +58,7 @@ _BURY = f"UPDATE messages SET {_DIE} WHERE {_THIS}"  # noqa: S608  as above
 @final
 @dataclass(slots=True)  # not frozen: a frozen one takes four times as long to make, and one is made with every receive
 class Row:
-    """A message as it stands in the file; nobody changes it."""
+    """A message as it stands in the file; it is never changed."""
 
     sequence: int
     id: str
@@ -133,7 +133,7 @@ class SqliteQueue(Generic[B]):
         self._max_deliveries = max_deliveries
         self._read = read
         self._reply = reply
-        # Messages that were buried unread, by id, with the reason, and are not told of yet; under the lock.
+        # Messages that were dead-lettered unread, by id, with the reason, and are not logged yet; under the lock.
         self._unread: list[tuple[str, str, str]] = []
 
     @property
@@ -174,7 +174,7 @@ class SqliteQueue(Generic[B]):
         return []
 
     def take_unread(self) -> list[tuple[str, str, str]]:
-        """Return what the last `take` has buried unread: the id of each, the reason, and what was wrong with it."""
+        """Return what the last `take` has dead-lettered unread: the id of each, the reason, and the error."""
         unread, self._unread = self._unread, []
         return unread
 
@@ -283,7 +283,7 @@ class SqliteQueue(Generic[B]):
     def settle_put_back(self, message: Message[B, Any]) -> None:
         """Do what `Message.put_back` says."""
         with self._store.lock, self._unflushed_step as cursor, cursor.connection:
-            self._check_holds(cursor, message, even_if_fenced=True)  # it has not begun, and nobody else has it
+            self._check_holds(cursor, message, even_if_fenced=True)  # it has not begun, and no other worker has it
             cursor.execute(_PUT_BACK, self._key(message))
             self._store.notify_on_commit(self._name)
 

@@ -23,7 +23,7 @@ __all__ = ["RECHECK", "SqliteWaitable", "receive"]
 
 B = TypeVar("B")
 
-#: Seconds after which whoever waits looks again by itself. The one place where something is polled: the
+#: Seconds after which a waiting receive looks again by itself. The one place where something is polled: the
 #: notification of another process may be lost, or there may be no notifier at all.
 RECHECK = 1.0
 
@@ -59,7 +59,7 @@ def receive(  # noqa: PLR0917  one caller for messages, one for letters
                 left = deadline - clock.monotonic()
                 if left <= 0 or is_stopped or (token is not None and token.take_nudge()):
                     if was_woken:
-                        waiters.wake_one()  # what this one was woken for is for somebody else
+                        waiters.wake_one()  # what this one was woken for is for another receive
                     return []
                 # Under the lock since the look, so a notification from now on finds this gate.
                 store.notifier.listen()
@@ -81,7 +81,7 @@ def receive(  # noqa: PLR0917  one caller for messages, one for letters
 
 
 def _tell(mailbox: str, unread: list[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
-    """Log what was buried unread; not under the lock, because logging is other people's code."""
+    """Log what was dead-lettered unread; not under the lock, because log handlers are user code."""
     for message_id, reason, error in unread:
         report(logging.WARNING, "mailbox %r: dead-lettered message %s, %s: %s", mailbox, message_id, reason, error)
     return []

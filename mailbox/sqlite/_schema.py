@@ -50,14 +50,14 @@ def check_schema(database: sqlite3.Connection, path: Path) -> int:
 
 
 def apply_schema(database: sqlite3.Connection, path: Path) -> None:
-    """Make what is not there yet, all or nothing; whoever opens the file at this moment waits.
+    """Make what is not there yet, all or nothing; another process that opens the file meanwhile waits.
 
     Raises:
         InvalidParameterError: as `check_schema`.
     """
     database.execute("BEGIN IMMEDIATE")
     with database:
-        # Again, now that nobody else writes: the file may have become another one since.
+        # Again, now that no other process writes: the file may have become another one since.
         version = check_schema(database, path)
         for statement in statements_of(*SCHEMA):
             database.execute(statement)

@@ -27,21 +27,21 @@ SELECT
 
 @final
 class SequenceAllocator:
-    """Gives places in line: each is higher than all that were given before by whomever, and none is given twice.
+    """Allocates sequence numbers: each is higher than all before it, of any store, and none is allocated twice.
 
-    A store sets a block of them aside in the file, and gives from it for as long as its block is the last one: then
-    nobody can have given a higher one, and nothing needs to be written. What is left of a block is never given.
+    A store reserves a block of them in the file, and allocates from it for as long as its block is the last one: then
+    no store can have allocated a higher one, and nothing needs to be written. The rest of a block is never allocated.
     """
 
     __slots__ = ("_last", "_next", "_owner", "_seen")
 
     def __init__(self) -> None:
-        # With a name of its own it takes nobody else's block for its own: after a rollback, another store may have set
-        # aside the very numbers that this one remembers.
+        # A name of its own, so that it takes no other store's block for its own: after a rollback, another store may
+        # have reserved the very numbers that this one remembers.
         self._owner = secrets.randbits(63)
         self._last = 0
         self._next = 1
-        self._seen = -1  # the highest that the file has had; -1 if nobody has looked yet
+        self._seen = -1  # the highest that the file has had; -1 before the first look
 
     def allocate(self, database: sqlite3.Cursor, count: int) -> int:
         """Return the first of ``count`` places in a row; in a transaction that holds the file for writing.

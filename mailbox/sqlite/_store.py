@@ -135,7 +135,7 @@ class SqliteStore:
 
     The file is in WAL mode. With ``synchronous="NORMAL"`` what was committed survives the death of the process, at any
     instant; with ``"FULL"`` what was sent and what was acknowledged survives a power cut too, at the price of a flush
-    with each. A lease is not flushed: after a power cut there is nobody left to hold it.
+    with each. A lease is not flushed: its holder does not survive a power cut.
     """
 
     def __init__(self, path: str | Path, *, synchronous: str, clock: Clock) -> None:
@@ -147,14 +147,14 @@ class SqliteStore:
         self._synchronous = synchronous
         self._lock = clock.blocking.lock()
         self._waiters: dict[str, Waiters] = {}
-        #: Mailboxes to ring for when the transaction is committed.
+        #: Mailboxes to notify for when the transaction is committed.
         self.announced: list[str] = []
         self.notifier = Notifier(self.path, self._rung, clock.blocking)
         #: Where this file's messages stand.
         self.sequences = SequenceAllocator()
         self._monotonic = clock.monotonic
         # When the call began that is in SQLite now, and when the last one ended that had to wait. Written under the
-        # lock, read by anybody.
+        # lock, read by any thread.
         self._call_began: float | None = None
         self._waited_until = 0.0
         #: How the connection flushes now.
@@ -162,7 +162,7 @@ class SqliteStore:
         # One for everything: to make one takes a third of the time of a statement.
         self._cursor: sqlite3.Cursor | None = None
         self.closed = False
-        make_private_file(self.path)  # bodies are nobody else's business, and SQLite's own files are made alike
+        make_private_file(self.path)  # bodies are private to the user, and SQLite's own files are made alike
         outlive_forks(self)
         try:
             with self.lock, self.connection(str(path)) as cursor:
@@ -177,7 +177,7 @@ class SqliteStore:
 
         Raises:
             InvalidParameterError: in a process that was forked from the one that has opened the file. SQLite must not
-                be used there, and whoever held the lock is not there to let it go.
+                be used there, and the thread that held the lock is not there to release it.
         """
         if os.getpid() != self._pid:
             expected = f"{self._pid}, which has opened the file: open it anew after a fork"
@@ -303,7 +303,7 @@ class SqliteStore:
             return
         with self.lock:
             self.closed = True
-            # Forgotten first: whoever finalises a message later must not find a connection that is closed.
+            # Forgotten first: a message that is settled later must not find a connection that is closed.
             cursor, self._cursor = self._cursor, None
             try:
                 if cursor is not None:

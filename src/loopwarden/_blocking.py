@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 class Lock(Protocol):
-    """Mutual exclusion for a few lines that call nobody else."""
+    """Mutual exclusion for a few lines that call no user code."""
 
     def __enter__(self) -> bool: ...
 
@@ -47,7 +47,7 @@ class Lock(Protocol):
 
 
 class Gate(Protocol):
-    """One wake-up for one waiting thread; whoever is to be woken twice makes two."""
+    """One wake-up for one waiting thread; a thread that is to be woken twice makes two."""
 
     def open(self, opener: object = None, /) -> None:
         """Let the waiter through, now or when it comes; opening again changes nothing.
@@ -179,7 +179,7 @@ class _SystemBlocking:
     dice = staticmethod(random.Random)
 
     def start_thread(self, target: Callable[[], object], name: str) -> ThreadHandle:
-        # In a context of its own, as most Pythons have it: what is current for whoever starts it is not for the thread.
+        # In a context of its own, as most Pythons have it: what is current for the starter is not for the thread.
         thread = SystemThread(target=Context().run, args=(target,), name=name, daemon=True)
         thread.start()
         return thread

@@ -62,7 +62,7 @@ def _pop_and_call(callbacks: list[Callable[[Any], object]], argument: object) ->
             first = callbacks[0]
             (callback := callbacks.pop(0))(argument)
         except BaseException as error:  # noqa: BLE001  isolates user code
-            if callback is None and type(error) is IndexError:  # somebody else has popped the last one
+            if callback is None and type(error) is IndexError:  # another thread has popped the last one
                 break
             if callback is None and first is not None and not any(each is first for each in tuple(callbacks)):
                 callback, is_due = first, True  # it was popped, and an interrupt came before it had its name
@@ -116,7 +116,7 @@ def forget_callback(callbacks: list[Callable[[Any], object]], callback: Callable
     """Take one out if it is still there: by identity, because the callbacks of others may claim to be equal."""
     for each in tuple(callbacks):
         if each is callback or (isinstance(each, Entry) and each.call is callback):
-            # One step, in which nobody else pops or forgets. What is compared with it runs no code of others.
+            # One step, in which no other thread pops or forgets. The comparison runs no user code.
             with suppress(ValueError):
                 callbacks.remove(each)
             return

@@ -16,7 +16,7 @@ def current_frames() -> dict[int, FrameType]:
     """Return the frame in which each thread is, by the thread's id.
 
     Pythons before 3.11.9 and 3.12.3 hold a lock meanwhile that every thread needs to begin and to end. If the garbage
-    collector comes just then, and runs anybody's finaliser, another thread gets its turn, waits for that lock, and the
+    collector comes just then, and runs a user's finaliser, another thread gets its turn, waits for that lock, and the
     whole process stands still. So the collector has to wait.
     """
     is_collecting = gc.isenabled()

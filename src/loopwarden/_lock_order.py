@@ -23,7 +23,7 @@ __all__ = ["ORDER", "VIOLATIONS", "CheckedLock", "LockOrderError", "checked", "i
 #: Who may take whose lock while it holds its own; all others are taken alone.
 ORDER: frozenset[tuple[str, str]] = frozenset({("TimerThread", "TimerQueue")})
 
-#: What was found since the start: an error that is raised where nobody sees it, as in a callback, is still found here.
+#: What was found since the start: an error that is raised where it is not seen, as in a callback, is still found here.
 VIOLATIONS: list[str] = []
 _held = threading.local()  # .names: the makers of the locks that this thread holds, in the order it took them
 
@@ -41,7 +41,7 @@ def checked(make: Callable[[], Lock]) -> Callable[[], Lock]:
     """Return what makes checked locks, each named after the class that asks for it."""
 
     def lock() -> Lock:
-        return CheckedLock(make(), _maker(sys._getframe(1)))  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  the only way to whoever asks
+        return CheckedLock(make(), _maker(sys._getframe(1)))  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  the only way to the caller
 
     return lock
 
@@ -53,7 +53,7 @@ def _maker(frame: FrameType | None) -> str:
         if not name.endswith("Blocking"):
             return name
         frame = frame.f_back
-    return "nobody"
+    return "unknown"
 
 
 @final

@@ -39,8 +39,8 @@ def report(level: int, text: str, *args: object, error: BaseException | None = N
     """
     if hasattr(_here, "is_muted"):
         return
-    with suppress(BaseException):  # whoever reports here has tickets to resolve
-        # As `Logger.isEnabledFor`, which may wait for the lock of somebody who is setting logging up.
+    with suppress(BaseException):  # the caller has tickets to resolve
+        # As `Logger.isEnabledFor`, which may wait for the lock of a thread that is setting logging up.
         if logger.manager.disable >= level or level < logger.getEffectiveLevel():
             return
         frame = sys._getframe(1)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  as logging itself finds its caller
@@ -73,8 +73,8 @@ def mute() -> None:
 def describe(thing: object) -> str:
     """Return ``repr(thing)``, or its type if its ``repr`` raises; shortened if it is very long.
 
-    An exception is described once: whoever catches it calls this first, on a thread that may be kept waiting by other
-    people's code, and all who hear of it later get the same text.
+    An exception is described once: the code that catches it calls this first, on a thread that user code may keep
+    waiting, and every later description is the same text.
     """
     known = _memory_of(thing)
     if known is not None and _TEXT in known:

@@ -31,7 +31,7 @@ MAX_WAITING = 1_000
 HANG_SECONDS = 0.5
 #: Seconds that a log which does get on has at exit.
 EXIT_SECONDS = 2.0
-#: What a record knows of the moment and the thread it was made on, and its copy by somebody else's factory does not.
+#: What a record knows of the moment and the thread it was made on, and its copy by a user's factory does not.
 _ORIGIN = ("created", "msecs", "relativeCreated", "thread", "threadName", "process", "processName", "taskName")
 
 

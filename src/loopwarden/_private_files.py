@@ -1,7 +1,7 @@
 """Making files and folders that belong to this user alone, whatever others have put in their place.
 
 Names of ours can be guessed, and may stand in a folder that others write to. So nothing is opened through a link, and
-what is found is used only if it is of the right kind, belongs to this user, and is open to nobody else. What a folder
+what is found is used only if it is of the right kind, belongs to this user, and is open to no other. What a folder
 contains is worked on through a descriptor of it: its name could be that of another folder by then.
 """
 
@@ -34,8 +34,8 @@ def open_private_folder(path: str | Path, *, make: bool) -> int:
         make: Whether to make it if it is not there.
 
     Raises:
-        ForeignFileError: if it belongs to somebody else, or others may use it.
-        OSError: if it is no folder, a link, or not there.
+        ForeignFileError: if it belongs to another user, or others may use it.
+        OSError: if it is a link, not a folder, or not there.
     """
     if make:
         with suppress(FileExistsError):
@@ -63,5 +63,5 @@ def open_private_file(path: str | Path) -> int:
 
 def make_private_file(path: str | Path) -> None:
     """Make an empty file for this user alone, unless there is something; whatever there is stays as it is."""
-    with suppress(OSError):  # it is there, or cannot be made: whoever opens it says so
+    with suppress(OSError):  # it is there, or cannot be made: opening it says so
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, stat.S_IRUSR | stat.S_IWUSR))

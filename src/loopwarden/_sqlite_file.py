@@ -48,7 +48,7 @@ def use_wal(database: sqlite3.Connection) -> None:
         try:
             database.execute("PRAGMA journal_mode = WAL")
         except sqlite3.OperationalError:
-            # Changing the mode does not wait for whoever is writing. Beginning a transaction does.
+            # Changing the mode does not wait for another writer. Beginning a transaction does.
             database.execute("BEGIN IMMEDIATE")
             database.execute("ROLLBACK")
         else:

@@ -53,7 +53,7 @@ R = TypeVar("R")
 _OUTCOME = 0
 #: Stands for the result in a ticket that its own reader has cancelled.
 _CANCELLED = object()
-#: Callbacks that are compared without running anybody's code.
+#: Callbacks that are compared without running user code.
 _PLAIN = frozenset((FunctionType, Resolving))
 _current = CURRENT.get
 
@@ -63,7 +63,7 @@ class Ticket(pykka.Future[T]):
 
     Exactly one of racing writers wins. No lock is held while a ticket is written or read, so both are
     safe in a signal handler. It is a ``pykka.Future``, and what Pykka derives from a future (`map`,
-    `filter`, `reduce`, `join`) resolves by itself here, whether or not somebody is waiting.
+    `filter`, `reduce`, `join`) resolves by itself here, whether or not a reader is waiting.
 
     >>> ticket: Ticket[int] = Ticket()
     >>> ticket.is_ready()
@@ -82,14 +82,14 @@ class Ticket(pykka.Future[T]):
         # Not super().__init__(): it sets up Pykka's get hook, which does not exist here, at a third of the cost.
         self._blocking = blocking
         self._slot: Slot[tuple[Any, BaseException | None, TracebackType | None]] = blocking.slot()
-        # Whoever pops a callback runs it. A writer writes, then pops; a reader appends, then looks whether
-        # it is written and pops too: so each callback runs exactly once, whoever comes first.
+        # The thread that pops a callback runs it. A writer writes, then pops; a reader appends, then looks whether
+        # it is written and pops too: so each callback runs exactly once, whichever comes first.
         self._callbacks: list[Callable[[Ticket[T]], object]] = []
 
     # The writer's side.
 
     def complete(self, result: T) -> None:
-        """Write the answer and wake whoever waits.
+        """Write the answer and wake the readers that wait.
 
         Raises:
             TicketAlreadyCompletedError: if another writer was first.
@@ -156,7 +156,7 @@ class Ticket(pykka.Future[T]):
         return self._slot.get(_OUTCOME) is not None
 
     def cancel(self) -> bool:
-        """Give the ticket up, so that its writer learns that nobody will read; false if it is written."""
+        """Give the ticket up, so that its writer learns that it will not be read; false if it is written."""
         return self._write_error(TicketCancelledError("the reader has cancelled this ticket"), _CANCELLED)
 
     def on_ready(self, callback: Callable[[Ticket[T]], object]) -> None:
@@ -190,7 +190,7 @@ class Ticket(pykka.Future[T]):
     @override
     def __await__(self) -> Generator[Any, None, T]:
         if self._slot.get(_OUTCOME) is None:
-            import asyncio  # noqa: PLC0415  whoever awaits has imported it; nobody else shall pay for it
+            import asyncio  # noqa: PLC0415  an awaiting reader has imported it; no other shall pay for it
 
             loop = asyncio.get_running_loop()
             arrived = loop.create_future()
@@ -290,7 +290,7 @@ class Ticket(pykka.Future[T]):
         return self._write_outcome((mark, error, error.__traceback__))
 
     def _write_outcome(self, outcome: tuple[Any, BaseException | None, TracebackType | None]) -> bool:
-        """Write, and wake whoever waits; say whether this was the first outcome."""
+        """Write, and wake the readers that wait; say whether this was the first outcome."""
         try:
             is_ours = self._slot.setdefault(_OUTCOME, outcome) is outcome
             if self._callbacks:
@@ -318,7 +318,7 @@ class Ticket(pykka.Future[T]):
         return TicketAlreadyCompletedError("another writer has completed this ticket")
 
     def __copy__(self) -> Ticket[T]:
-        return self  # a copy would be a ticket that nobody completes
+        return self  # a copy would be a ticket that is never completed
 
     def __deepcopy__(self, memo: object) -> Ticket[T]:
         return self
@@ -354,9 +354,9 @@ def write(ticket: Ticket[Any], result: object = None, error: BaseException | Non
 
 
 def orphan(ticket: Ticket[Any], error: BaseException) -> None:
-    """Write an error in a child process, for a writer that stayed behind, without calling anybody back.
+    """Write an error in a child process, for a writer that stayed behind, without callbacks.
 
-    Nobody waits there yet, and what the callbacks would take a lock of may be held for ever.
+    No reader waits there yet, and a lock that the callbacks would take may be held for ever.
     """
     ticket.forget_all()
     write(ticket, error=error)
@@ -393,7 +393,7 @@ def resolve_from(source: Ticket[Any], resolve: Callable[[Ticket[Any]], object], 
 
 
 def check_wait(timeout: float | None) -> None:
-    """Refuse what nobody can wait for."""
+    """Refuse what is not a time-out."""
     if timeout is not None and not is_wait(timeout):
         raise TypeError(f"timeout must be a number of seconds or None, got {describe(timeout)}")
 

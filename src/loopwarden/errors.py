@@ -3,7 +3,7 @@
     LoopwardenError
     ├── TicketError                        a ticket was used twice, cancelled, or not answered in time
     │   ├── TicketAlreadyCompletedError    you: another writer was first
-    │   ├── TicketCancelledError           the reader: nobody will read the answer
+    │   ├── TicketCancelledError           the reader: the answer will not be read
     │   └── TicketTimeoutError             the other side: no answer yet (also TimeoutError, pykka.Timeout)
     ├── ActorError                         an actor could not do what it was asked
     │   ├── ActorDeadError                 it has ended (also pykka.ActorDeadError)
@@ -14,7 +14,7 @@
     │   ├── ChildExistsError               you: the id is taken
     │   ├── ChildNotFoundError             you: there is no such child
     │   ├── ChildBusyError                 you: the child is running, or about to; terminate it first
-    │   ├── ChildUnavailableError          time: nobody is behind the ref now (also pykka.ActorDeadError)
+    │   ├── ChildUnavailableError          time: no actor is behind the ref now (also pykka.ActorDeadError)
     │   ├── InvalidChildError              you: a child that this supervisor cannot have (also ValueError)
     │   ├── StartFailed                    the child: its factory, its constructor or its start raised
     │   ├── StillRunningError              the daemon: it did not stop within the deadline
@@ -31,7 +31,7 @@
         ├── MailboxConnectionError         the world: the store cannot be reached now; trying later may help
         ├── MailboxFullError               the others: no room, and none was made in time
         ├── MessageFinalizedError          you: this message was acknowledged or returned before
-        ├── ReceiptHandleExpiredError      time: the message is somebody else's now, or the worker was fenced
+        ├── ReceiptHandleExpiredError      time: the lease has ended, or the worker was fenced
         ├── ReplyNotAvailableError         the sender: it asked for no reply, or cannot be found
         └── SerializationError             you: the body is not what the mailbox carries
 
@@ -168,7 +168,7 @@ class UnsupportedRequestError(ActorError):
     """The actor will never do this; asking again does not help.
 
     Attributes:
-        actor: Who was asked.
+        actor: The actor that was asked.
         request: What it was asked.
     """
 
@@ -222,7 +222,7 @@ class ChildBusyError(SupervisionError):
 
 
 class ChildUnavailableError(SupervisionError, pykka.ActorDeadError):
-    """Nobody is behind the ref now: the actor that was there has ended, and the next, if there will be one, is not up.
+    """No actor is behind the ref now: the one that was there has ended, and the next, if there will be one, is not up.
 
     It is Pykka's error for a dead actor, so that code that was written for Pykka's refs takes a child's ref as well.
 
@@ -289,7 +289,7 @@ class JournalDamagedError(JournalError):
     """What is in the file is not what was written, and nothing that is intact can replace it. Nothing was changed.
 
     Attributes:
-        session: Whose part of the file it is.
+        session: The session whose part of the file it is.
         sequence: The number of the first record, or of the snapshot, that is damaged; None if the file itself is.
     """
 
@@ -311,7 +311,7 @@ class JournalReplayError(JournalError):
     """A record is intact, but this session cannot have written it; ``__cause__`` is why.
 
     Attributes:
-        session: Whose part of the file it is.
+        session: The session whose part of the file it is.
         sequence: The number of the record or of the snapshot.
     """
 
@@ -322,7 +322,7 @@ class JournalReplayError(JournalError):
 
 
 class JournalUnavailableError(JournalError):
-    """The file cannot be read or written for now: the disk is full, or somebody else keeps it locked."""
+    """The file cannot be read or written for now: the disk is full, or another process keeps it locked."""
 
 
 class MailboxError(LoopwardenError):
@@ -375,7 +375,7 @@ class MailboxFullError(MailboxError):
 
 
 class MessageFinalizedError(MailboxError):
-    """This message was acknowledged, returned or dead-lettered before, by whoever holds it.
+    """This message was acknowledged, returned or dead-lettered before, by its holder.
 
     Attributes:
         message_id: The message.

@@ -40,9 +40,9 @@ class RestlessError(AssertionError):
 class CountedBlocking:
     """A `Blocking` of real locks, queues and threads that knows when all of its threads are at rest.
 
-    A thread is at rest while it waits at a gate that nobody has opened, at a queue with nothing in it, or outside.
-    Whoever opens the gate, or puts something, counts the waiting thread as at work in the same instant: so there is no
-    moment in which what was set off is on its way and nobody is at work.
+    A thread is at rest while it waits at a gate that is not opened, at a queue with nothing in it, or outside.
+    Opening the gate, or putting something, counts the waiting thread as at work in the same instant: so there is no
+    moment in which what was set off is on its way and no thread is at work.
 
     Threads that it did not start, such as the test itself, are not counted. One that waits at the gate of another
     seam of this kind is at rest in its own.
@@ -50,7 +50,7 @@ class CountedBlocking:
 
     is_virtual = False
     slot = staticmethod(SYSTEM.slot)
-    lock = staticmethod(SYSTEM.lock)  # whoever waits for a lock is at work: its holder is
+    lock = staticmethod(SYSTEM.lock)  # a thread that waits for a lock is at work: its holder is
     dice = staticmethod(SYSTEM.dice)
 
     def __init__(self) -> None:
@@ -204,7 +204,7 @@ class CountedGate:
             return self._acquire(timeout)
         finally:
             with _mutex:
-                self._resume_waiter()  # unless whoever has opened it did: the time is over
+                self._resume_waiter()  # unless the one that opened it did: the time is over
 
     def _resume_waiter(self) -> None:
         waiter, self._waiter = self._waiter, None

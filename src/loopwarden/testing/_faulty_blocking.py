@@ -22,7 +22,7 @@ class FaultyBlocking:
     """A `Blocking` that asks a test before it starts a thread, and before that thread does anything.
 
     Args:
-        before_start: Called with the thread's name by whoever starts it; may raise ``RuntimeError``, as a
+        before_start: Called with the thread's name, on the thread that starts it; may raise ``RuntimeError``, as a
             machine without threads to give does.
         on_entry: Called with the thread's name on the new thread, before its target; may block on a `Hold`.
         inner: Where threads and everything else really come from.

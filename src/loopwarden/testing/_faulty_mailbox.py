@@ -68,17 +68,17 @@ class FaultyMailbox(Generic[T, R]):
         self._is_away = False
 
     def expire_lease(self, message: Message[T, R] | str) -> None:
-        """Let the lease of a message that was received end now, whoever holds it: it can be received again.
+        """Let the lease of a message that was received end now, whatever its holder does: it can be received again.
 
         Raises:
-            LookupError: if nobody holds it.
+            LookupError: if no receiver holds it.
         """
         message_id = message if isinstance(message, str) else message.id
         if message_id not in self._held:
             raise LookupError(f"no receiver holds {self._known(message_id)}")
         held, _ = self._held.pop(message_id)
         settler = held.settler.inner if isinstance(held.settler, _Watching) else held.settler
-        settler.settle_extend(cast("Any", held), 0)  # also while the broker is away: leases end without a connection
+        settler.settle_extend(cast("Any", held), 0)  # even while it is unavailable: leases end without a connection
         self._mailbox.reap()
         self._look_for_letters()
 
@@ -181,7 +181,7 @@ class FaultyMailbox(Generic[T, R]):
             token=token,
         )
         for message in messages:
-            place = place_of(sys._getframe(1))  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  the only way to whoever receives
+            place = place_of(sys._getframe(1))  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  the only way to the receiver
             self._held[message.id] = (message, place)
             self.note_lease(message.id, visibility_timeout)
             self._received[message.id] = self._received.get(message.id, 0) + 1
@@ -236,7 +236,7 @@ class FaultyMailbox(Generic[T, R]):
     # For the messages.
 
     def check(self) -> None:
-        """Raise if the broker is away."""
+        """Raise if the mailbox is unavailable."""
         self._check()
 
     def note_lease(self, message_id: str, seconds: float) -> None:
@@ -278,7 +278,7 @@ class FaultyMailbox(Generic[T, R]):
         write(self._dead[message_id], error=AssertionError(f"no dead letter comes of {self._known(message_id)}"))
 
     def _known(self, message_id: str) -> str:
-        """Return a message's id, and what is known of it; nobody is asked."""
+        """Return a message's id, and what is known of it; the mailbox is not asked."""
         known = ["sent" if message_id in self._sent else "never sent by this FaultyMailbox"]
         if times := self._received.get(message_id):
             known.append(f"received {times} time{'s' * (times > 1)}")
@@ -329,7 +329,7 @@ class _FateTicket(Ticket[T]):
 
 @final
 class _Watching:
-    """The back end's side of a message, with somebody watching."""
+    """The back end's side of a message, watched by a `FaultyMailbox`."""
 
     def __init__(self, inner: Settler, mailbox: FaultyMailbox[Any, Any]) -> None:
         self.inner = inner

@@ -40,7 +40,7 @@ def checked_simulation(seed: int | str, has_failed: Callable[[], bool]) -> Gener
         with simulation, _closed_mailboxes():
             yield simulation
             if not has_failed():
-                simulation.settle()  # whoever is about to end has ended
+                simulation.settle()  # a thread that is about to end has ended
                 _complain(before, simulation, simulation)
     except BaseException as error:
         if error in simulation.scheduler.errors:

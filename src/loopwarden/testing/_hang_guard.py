@@ -47,7 +47,7 @@ def hang_guard(seconds: float) -> Generator[None, None, None]:
     It is raised again each ten seconds until the block ends: what is done about the first one may hang as well. What
     it says is printed to stderr too, once.
 
-    It needs the main thread and the signal SIGALRM; where somebody else has these, it does nothing.
+    It needs the main thread and the signal SIGALRM; where other code has these, it does nothing.
     """
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGALRM) not in {
         signal.SIG_DFL,
@@ -70,7 +70,7 @@ def hang_guard(seconds: float) -> Generator[None, None, None]:
         except BaseException as error:  # noqa: BLE001  whatever cannot be told, the test must end
             told = f"({error!r} while telling what it does)"
         told = f"the test has not ended after {seconds:g} real seconds\n{told}"
-        with suppress(Exception):  # this may have interrupted somebody who prints
+        with suppress(Exception):  # this may have interrupted a thread that prints
             sys.stderr.write(f"{told}\n")
         raise HangError(told)
 
@@ -85,7 +85,7 @@ def hang_guard(seconds: float) -> Generator[None, None, None]:
 
 
 def describe_everything() -> str:
-    """Return the trees, the loops that are in none, and what every thread does; nobody is asked."""
+    """Return the trees, the loops that are in none, and what every thread does; no actor is asked."""
     refs = alive()
     below = {id(ref) for each in refs if isinstance(each, SupervisorRef) for _, _, ref in each.glimpse()}
     trees = [draw_tree(ref) for ref in refs if isinstance(ref, SupervisorRef) and id(ref) not in below]

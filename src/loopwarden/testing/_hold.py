@@ -20,7 +20,7 @@ _HOLD_TIMEOUT = 60.0
 class Hold:
     """Something to call, as a handler for instance, that stops its caller until `release`.
 
-    As a context manager it releases at the end, so that a failing test leaves nobody behind.
+    As a context manager it releases at the end, so that a failing test leaves no thread behind.
 
     >>> hold = Hold()
     >>> hold.release()
@@ -40,7 +40,7 @@ class Hold:
         return "released"
 
     def wait_reached(self) -> None:
-        """Block until somebody has stopped here.
+        """Block until a thread has stopped here.
 
         Raises:
             TimeoutError: if that does not happen in a real minute.

@@ -43,7 +43,7 @@ class _HookedLock:
 
 @final
 class HookedBlocking:
-    """A `Blocking` that tells a test each time one of its locks was acquired, by whoever holds it.
+    """A `Blocking` that tells a test each time one of its locks was acquired, on the thread that holds it.
 
     There a test can do what hardly ever happens at such a moment: send a signal, for instance.
 
@@ -70,7 +70,7 @@ class HookedBlocking:
 
     def lock(self) -> Lock:
         """Make a lock that calls back."""
-        maker = sys._getframe(1)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  the only way to whoever calls
+        maker = sys._getframe(1)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  the only way to the caller
         name = f"{maker.f_globals.get('__name__')}.{maker.f_code.co_qualname}"
         return _HookedLock(self._inner.lock(), name, self._on_acquired)
 

@@ -1,4 +1,4 @@
-"""What a test has left behind: threads, actors, leases, and tickets that nobody has answered."""
+"""What a test has left behind: threads, actors, leases, and tickets that were never answered."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _wait_ended(known: set[int]) -> list[SystemThread]:
 
 
 def _unanswered(seam: Blocking | None) -> list[str]:
-    """Return the requests whose tickets are still held by somebody, and were never answered."""
+    """Return the requests whose tickets are still referred to, and were never answered."""
     found: list[str] = []
     for each in gc.get_objects():
         # By type(): the class of other people's objects may be a property that raises.

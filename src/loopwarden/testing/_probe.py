@@ -39,7 +39,7 @@ class _ProbeActor(ControlActor):
 
 @final
 class Probe:
-    """Stands in for an actor: give its `ref` to whoever is to speak to one.
+    """Stands in for an actor: give its `ref` to the code that is to speak to one.
 
     >>> with Probe() as probe:
     ...     probe.ref.tell("hello")

@@ -1,7 +1,7 @@
 """`Scheduler`: real threads, one at a time, in the order that a tape gives, through time that jumps.
 
 The thread that runs holds the baton. At each point where something could race it draws who goes on, and hands the
-baton over itself; if nobody can go on, time jumps to the next moment for which somebody waits. Only the thread with the
+baton over itself; if no thread can go on, time jumps to the next moment for which one waits. Only the thread with the
 baton touches what is here, so nothing is guarded by a lock but the door: where threads come in from outside.
 """
 
@@ -32,7 +32,7 @@ __all__ = ["AbandonedError", "DeadlockError", "Scheduler", "Task", "Thing"]
 STUCK = 1.0
 #: Real seconds that threads which the test has left behind have to end.
 LAST_GRACE = 5.0
-#: Real seconds in which nothing happens, after which nobody is expected to come in from outside any more.
+#: Real seconds in which nothing happens, after which no thread is expected to come in from outside any more.
 LAST_ARRIVAL = 10.0
 #: How many of the last steps are kept for the story of a run.
 KEPT_STEPS = 20_000
@@ -126,7 +126,7 @@ class Task:
         self.is_foreign = is_foreign
         #: Where it was started.
         self.place = place
-        #: Locked; whoever hands the baton to this thread releases it.
+        #: Locked; the thread that hands the baton to this one releases it.
         self.baton = threading.Lock()
         self.baton.acquire()
         #: What it does, or is about to do, and with what.
@@ -138,7 +138,7 @@ class Task:
         self.ended = False
         self.is_outside = False
         self.is_switching = False
-        #: Whether it blocks, and nobody has woken it yet.
+        #: Whether it blocks, and was not woken yet.
         self.is_waiting = False
         #: Which thread it is, once it has begun.
         self.ident: int | None = None
@@ -176,10 +176,10 @@ class Scheduler:
         self.trace: deque[tuple[Task, str, Thing | str, float]] = deque(maxlen=KEPT_STEPS)
         #: The last pre-emptions: who was about to do what with what, at which time, and who went on instead.
         self.preemptions: deque[tuple[Task, str, Thing | str, float, Task]] = deque(maxlen=KEPT_STEPS)
-        #: True from the end of the simulation on: then nobody waits for anybody.
+        #: True from the end of the simulation on: then no thread waits for another.
         self.over = False
         self.tasks: dict[int, Task] = {}
-        #: What threads have raised that nobody has caught.
+        #: What threads have raised and not caught.
         self.errors: list[BaseException] = []
         #: Threads that would not end when the simulation did.
         self.deaf: list[Task] = []
@@ -191,7 +191,7 @@ class Scheduler:
         self._settlers: list[Task] = []
         self._here = threading.local()
         self._door = threading.Lock()  # guards _is_idle, over and the way into _ready for those who come in
-        self._is_idle = False  # whether the baton lies at the door: nobody can go on, but somebody may come in
+        self._is_idle = False  # whether the baton lies at the door: no thread can go on, but one may come in
         self._outside = 0  # how many are outside
         self._interruption: BaseException | None = None  # what ended the test while it waited
         self._named_steps = -1
@@ -216,8 +216,8 @@ class Scheduler:
     def point(self, verb: str, thing: Thing | str, *, is_lock: bool = False) -> Task:
         """Stop where something could race, until it is this thread's turn.
 
-        A thread that holds a lock is stopped only where it takes another: nobody else can be where it is. `leave` must
-        follow when what it does is done, if the thread is not one of ours.
+        A thread that holds a lock is stopped only where it takes another: no other thread can be where it is. `leave`
+        must follow when what it does is done, if the thread is not one of ours.
         """
         task: Task | None = getattr(self._here, "task", None)
         if task is None:
@@ -320,14 +320,14 @@ class Scheduler:
             except AbandonedError:
                 pass
             except BaseException as error:  # noqa: BLE001  raised again at the end, in the test
-                # After the end it is what somebody has made of being abandoned; and a thread may exit.
+                # After the end it is what user code has made of being abandoned; and a thread may exit.
                 if not self.over and not isinstance(error, SystemExit):
                     error.add_note(f"raised by the thread {name}")
                     self.errors.append(error)
             finally:
                 self._end(task)
 
-        if self.over:  # nobody would ever let it begin
+        if self.over:  # no thread would ever let it begin
             if starter.thread is not None:
                 raise self._left_behind(starter)
             raise RuntimeError(f"the simulation is over: {name} cannot be started")
@@ -380,7 +380,7 @@ class Scheduler:
             self._interruption = error
 
     def end(self) -> None:
-        """End the simulation: whoever is left is told to end, one after another."""
+        """End the simulation: the threads that are left are told to end, one after another."""
         with self._door:
             self.over = True
         for task in list(self.tasks.values()):
@@ -399,7 +399,7 @@ class Scheduler:
     # Whose turn it is.
 
     def _pick(self) -> Task | None:
-        """Return who goes on after one that cannot, or is gone; None if that will be whoever comes in next."""
+        """Return which goes on after one that cannot, or is gone; None if that will be the next to come in."""
         while True:
             ready = self._ready
             if ready:
@@ -420,7 +420,7 @@ class Scheduler:
                 return None
 
     def _jump(self) -> bool:
-        """Let time pass until the next moment for which somebody waits; false if nobody does."""
+        """Let time pass until the next moment for which a thread waits; false if none does."""
         sleepers = self._sleepers
         while sleepers and sleepers[0][2].wait != sleepers[0][3]:
             heapq.heappop(sleepers)
@@ -441,7 +441,7 @@ class Scheduler:
         return True
 
     def _lay_down(self) -> bool:
-        """Leave the baton to whoever comes in next; false if somebody just did."""
+        """Leave the baton to the thread that comes in next; false if one just did."""
         with self._door:
             self._is_idle = not self._ready
             return self._is_idle
@@ -509,7 +509,7 @@ class Scheduler:
         try:
             while not task.baton.acquire(timeout=STUCK):
                 if self.over:
-                    return  # nobody hands it on any more
+                    return  # it is not handed on any more
                 if self._is_idle:
                     idle += STUCK
                     if task is self.main and idle >= LAST_ARRIVAL and self._pick_up():
@@ -552,7 +552,7 @@ class Scheduler:
         return task
 
     def _arrive(self, task: Task) -> None:
-        """Wait for the baton, or pick it up if nobody has it."""
+        """Wait for the baton, or pick it up if no thread has it."""
         with self._door:
             if self.over:
                 return

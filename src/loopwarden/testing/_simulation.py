@@ -43,10 +43,10 @@ class Simulation:
 
     The threads are real, and so is all that they do; only whose turn it is, and what time it is, are decided here. The
     thread that enters the block takes part as the test: when it waits for an answer, an event or a message, the others
-    go on until that is there. When all are at rest and somebody waits for time, time jumps to the next moment for which
-    somebody does. So nothing has to be advanced, and hours pass in a second.
+    go on until that is there. When all are at rest and a thread waits for time, time jumps to the next moment for which
+    one does. So nothing has to be advanced, and hours pass in a second.
 
-    What a thread raises and nobody catches is raised at the end of the block. Threads and actors that are alive then
+    What a thread raises and does not catch is raised at the end of the block. Threads and actors that are alive then
     are ended and forgotten; only the fixtures of the pytest plugin take them for leaks.
 
     The same seed gives the same run, choice by choice. A run that fails is told by its seed, or by its `tape`.
@@ -67,7 +67,7 @@ class Simulation:
         tape: Choices of an earlier run, to repeat it with the same seed, from which back-offs are spread; what comes
             after its end is not drawn, but always the first.
         strategy: How to draw: ``"random"`` lets any thread go on with the same odds, ``"pct"`` prefers long stretches
-            of one thread (see `Pct`), ``"first"`` never interrupts anybody who can go on.
+            of one thread (see `Pct`), ``"first"`` never interrupts a thread that can go on.
         start: The monotonic time at first.
         max_steps: After how many steps a run that does not end is given up.
     """
@@ -114,7 +114,7 @@ class Simulation:
         try:
             self.scheduler.end()
         finally:
-            for ref in forget_all(self):  # their threads are gone: nobody can stop them any more, or has to
+            for ref in forget_all(self):  # their threads are gone: they can no longer be stopped, and need not be
                 pykka.ActorRegistry.unregister(ref)
         if self.scheduler.errors and error is None:
             raise self.scheduler.errors[0]
@@ -128,7 +128,7 @@ class Simulation:
 
     @property
     def is_over(self) -> bool:
-        """True from the end of its block on, or from a hang on that ended the test: nobody waits for anybody then."""
+        """True from the end of its block on, or from a hang that ended the test: no thread waits for another then."""
         return self.scheduler.over
 
     @property
@@ -241,7 +241,7 @@ class Simulation:
             with use_clock(self):
                 target()
 
-        return _Thread(self.scheduler, self.scheduler.begin(run, name, place_of(sys._getframe(1))))  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  the only way to whoever starts it
+        return _Thread(self.scheduler, self.scheduler.begin(run, name, place_of(sys._getframe(1))))  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  the only way to the starter
 
     @contextmanager
     def outside(self) -> Generator[None, None, None]:
@@ -250,7 +250,7 @@ class Simulation:
         try:
             yield
         except BaseException as error:
-            # A Ctrl-C, or the end of the test's time: whoever has the baton may never give it up.
+            # A Ctrl-C, or the end of the test's time: the thread that has the baton may never give it up.
             if task is self.scheduler.main and (not isinstance(error, Exception) or hasattr(error, "is_hang")):
                 self.scheduler.interrupt(error)
             raise
@@ -264,7 +264,7 @@ class Simulation:
         return random.Random(f"{self.seed}-{next(self._dice)}")  # noqa: S311  chance that can be repeated, no secret
 
     def _name(self, kind: str) -> tuple[int, str]:
-        maker = sys._getframe(2).f_code.co_qualname.partition(".")[0]  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  the only way to whoever makes it
+        maker = sys._getframe(2).f_code.co_qualname.partition(".")[0]  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  the only way to its maker
         numbers = self._numbers.get(f"{kind} {maker}")
         if numbers is None:
             numbers = self._numbers[f"{kind} {maker}"] = itertools.count(1)
@@ -356,7 +356,7 @@ class _Lock(Thing):
     ) -> None:
         task, self._owner = self._owner, None
         if task is None:
-            return  # whoever held it was left behind
+            return  # its holder was left behind
         task.holds -= 1
         waiting, self._waiting = self._waiting, []
         for each in waiting:

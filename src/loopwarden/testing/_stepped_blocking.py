@@ -45,7 +45,7 @@ class SteppedBlocking:
 
     Before each step that could race (taking a lock, opening or waiting at a gate, putting and getting, writing
     or reading a slot) a thread stops and `run` decides who goes on: first as the schedule names them, then in
-    the order in which they were started, or at random. A timed wait runs out when nobody else can go on.
+    the order in which they were started, or at random. A timed wait runs out when no other can go on.
     Threads that it did not start, such as the test itself, pass without stopping.
 
     >>> steps = SteppedBlocking()
@@ -162,7 +162,7 @@ class SteppedBlocking:
 
     def _next(self, dice: random.Random | None) -> _Step | None:
         alive = [step for step in self._steps if not step.ended]
-        # If nobody is left to open a gate, the first timed wait runs out.
+        # If no thread is left to open a gate, the first timed wait runs out.
         able = [step for step in alive if step.can_go()] or [step for step in alive if step.timed][:1]
         if not able:
             return None

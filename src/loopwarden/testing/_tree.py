@@ -18,7 +18,7 @@ __all__ = ["assert_tree", "draw_tree"]
 def draw_tree(root: SupervisorRef) -> str:
     """Return a supervisor and all below it, a line for each child: its id, its state, what it has in hand.
 
-    Nobody is asked, so it works whatever hangs: it shows what each supervisor has last made known.
+    No actor is asked, so it works whatever hangs: it shows what each supervisor has last made known.
     """
     return "\n".join([root.name, *_lines(root, 1, is_drawn=True)])
 

@@ -30,7 +30,7 @@ class DeadLetterRules(MailboxFixtures):
         mailbox = make(max_deliveries=3)
         sent = mailbox.send({"poison": True}, headers={"trace": "abc"})
         counts: list[int] = []
-        for _ in range(3):  # nobody says anything: as if the process had died each time
+        for _ in range(3):  # it is never settled: as if the process had died each time
             [message] = mailbox.receive(visibility_timeout=10)
             counts.append(message.delivery_count)
             clock.advance(10)
@@ -88,7 +88,7 @@ class DeadLetterRules(MailboxFixtures):
         assert [letter.body for letter in letters.peek(2)] == ["a", "b"]
         assert found is not None
         assert found.body == "b"
-        assert letters.get("nobody") is None
+        assert letters.get("unknown") is None
         assert letters.approximate_count() == 3
         assert letters.purge() == 3
         assert letters.peek() == []
@@ -151,7 +151,7 @@ class DeadLetterRules(MailboxFixtures):
         for message in mailbox.receive(max_messages=2):
             message.dead_letter("for the test")
 
-        assert mailbox.dead_letters.redrive([ids[1], "nobody"]) == 1
+        assert mailbox.dead_letters.redrive([ids[1], "unknown"]) == 1
 
         assert bodies(mailbox.receive(max_messages=10)) == ["b"]
         assert [letter.body for letter in mailbox.dead_letters.peek()] == ["a"]

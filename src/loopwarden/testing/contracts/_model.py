@@ -41,7 +41,7 @@ class Letter:
     """A message of the model, in the mailbox or dead."""
 
     body: int
-    #: None as long as nobody has told: a redriven letter gets its new id from the mailbox.
+    #: None as long as it is not known: a redriven letter gets its new id from the mailbox.
     id: str | None
     place: int
     sent_at: float
@@ -281,7 +281,7 @@ class MailboxMachine(RuleBasedStateMachine):
         order = [letter.message_id for letter in self.box.dead_letters.peek(1_000)]
         chosen = order if which is None else [order[which % len(order)]]
 
-        assert self.box.dead_letters.redrive(None if which is None else [*chosen, "nobody"]) == len(chosen)
+        assert self.box.dead_letters.redrive(None if which is None else [*chosen, "unknown"]) == len(chosen)
 
         for message_id in chosen:
             self.model.redrive(dead[message_id], self.clock.wall())
