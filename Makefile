@@ -6,9 +6,11 @@ BIN := $(VENV)/bin
 JOBS ?= 2
 # make COVERAGE="--cov --cov-report=term" test   measures coverage too, which takes half as long again
 COVERAGE ?=
-READY := $(VENV)/.ready
+# The warnings of pip are about itself: its cache, its version. Errors are told all the same.
+INSTALL := $(BIN)/python -P -m pip --disable-pip-version-check -qq install
 
 .PHONY: help demo test prove check bench soak format clean
+.NOTPARALLEL:  # two installs at once would spoil $(VENV), also with make -j
 help:
 	@echo "make demo    run the main job (DEMO_SECONDS=8 ends it by itself)"
 	@echo "make test    all tests but the long repeats, under three minutes"
@@ -18,38 +20,49 @@ help:
 	@echo "make soak    stress, run after run, until one fails (RUNS=20, SEED=… repeats)"
 	@echo "make format  rewrite the files as 'make check' wants them"
 
-$(READY): pyproject.toml scripts/find-python
+# What is installed has a stamp in $(VENV). A change of pyproject.toml clears $(VENV), and all stamps with it.
+$(VENV)/.source: pyproject.toml scripts/find-python scripts/from_source.py
 	"$${PYTHON:-$$(sh scripts/find-python)}" -m venv --clear $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"  # 25.1 brought --group
-	PYTHONWARNINGS="ignore:Compat editable installs" $(BIN)/python -m pip install --quiet \
-	    --group dev --config-settings editable_mode=compat --editable .  # the other modes hide the types from checkers
-	touch $(READY)
+	$(BIN)/python scripts/from_source.py >$(VENV)/requirements.txt
+	$(INSTALL) --requirement $(VENV)/requirements.txt
+	@touch $@
 
-demo: $(READY)
+# pytest finds our plugin by its entry point, which only an install has
+$(VENV)/.package: $(VENV)/.source
+	$(INSTALL) --upgrade "pip>=25.1"  # 25.1 brought --group
+	$(INSTALL) --editable .
+	@touch $@
+
+# The groups of pyproject.toml
+$(VENV)/.test $(VENV)/.lint $(VENV)/.types: $(VENV)/.%: $(VENV)/.package
+	$(INSTALL) --group $*
+	@touch $@
+
+demo: $(VENV)/.source
 	@$(BIN)/python examples/demo.py
 
-test: $(READY)
+test: $(VENV)/.test
 	$(BIN)/pytest -m "not prove" --numprocesses=$(JOBS) --dist=worksteal $(COVERAGE)
 
-prove: $(READY)
+prove: $(VENV)/.test
 	$(BIN)/pytest -m prove --timeout=900
 	sh scripts/repeat 3 1 1
 
-check: $(READY)
+check: $(VENV)/.lint $(VENV)/.types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 
-bench: $(READY)
+bench: $(VENV)/.source
 	@missed=0; for part in control_plane mailbox supervision shutdown session simulation; do \
 	    $(BIN)/python benchmarks/$$part.py || missed=1; done; exit $$missed
 
-soak: $(READY)
+soak: $(VENV)/.source
 	@$(BIN)/python scripts/soak
 
-format: $(READY)
+format: $(VENV)/.lint
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 

@@ -3,24 +3,33 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+FOLDERS = {"src", "actors", "mailbox", "supervision"}
+FILES = {"pyproject.toml", "README.md", "LICENSE"}
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the wheel as a user's installer would, from a copy, so that nothing is left in the tree."""
-    out = tmp_path_factory.mktemp("wheel")
-    tree = out / "tree"
-    shutil.copytree(ROOT / "src", tree / "src", symlinks=True)
-    for folder in ("actors", "mailbox", "supervision"):
-        shutil.copytree(ROOT / folder, tree / folder)
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Copy what the wheel is built from, as it is in a fresh checkout."""
+    tree = tmp_path_factory.mktemp("tree")
+    for folder in FOLDERS:
+        made_here = shutil.ignore_patterns("__pycache__", "*.egg-info")
+        shutil.copytree(ROOT / folder, tree / folder, symlinks=True, ignore=made_here)
+    for name in FILES:
         shutil.copy(ROOT / name, tree / name)
+    return tree
+
+
+@pytest.fixture(scope="module")
+def wheel(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the wheel as a user's installer would."""
+    out = tmp_path_factory.mktemp("wheel")
     subprocess.run(
         [sys.executable, "-P", "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(out), str(tree)],
         check=True,
@@ -52,13 +61,35 @@ def test_the_wheel_holds_every_module_and_the_type_marker_and_nothing_else(wheel
     assert held == expected
 
 
+@pytest.mark.usefixtures("wheel")
+def test_building_leaves_nothing_in_the_tree(tree: Path) -> None:
+    assert {path.name for path in tree.iterdir()} == FOLDERS | FILES
+    assert {path.name for path in (tree / "src").iterdir()} == {"loopwarden", "_loopwarden_pytest.py"}
+
+
+def test_the_sdist_holds_every_file_that_the_wheel_is_built_from(tree: Path, tmp_path: Path) -> None:
+    subprocess.run(
+        [sys.executable, "-P", "-m", "build", "--sdist", "--outdir", str(tmp_path), str(tree)],
+        check=True,
+        capture_output=True,
+        timeout=200,  # as for the wheel
+    )
+    (built,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(built) as sdist:
+        held = {name.partition("/")[2] for name in sdist.getnames()}
+
+    files = {str(path.relative_to(tree)) for path in tree.rglob("*") if path.suffix in {".py", ".sql", ".typed"}}
+
+    assert files | FILES <= held
+
+
 def test_the_wheel_works_from_outside_the_root(wheel: Path, tmp_path: Path) -> None:
     program = (
         "import loopwarden; from loopwarden.testing import ProbeLoop;"
         "ref = loopwarden.LoopActor.start(ProbeLoop(), name='x');"
         "print(ref.send(loopwarden.ShutdownRequest()).wait(60).clean_shutdown, loopwarden.__file__)"
     )
-    zipfile.ZipFile(wheel).extractall(tmp_path)
+    shutil.unpack_archive(wheel, tmp_path, "zip")
 
     ended = subprocess.run(
         [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60
