@@ -1,20 +1,43 @@
-"""The code in the documents runs, and what they point to is there."""
+"""The code in the documents runs, what they point to is there, and their tables say what the code has."""
 
 from __future__ import annotations
 
+import inspect
+import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
+
+import loopwarden.actors
+import loopwarden.errors
+import loopwarden.mailbox
+import loopwarden.supervision
+from loopwarden.supervision import Backoff, EventKind, ExitCode
 
 ROOT = Path(__file__).resolve().parent.parent
-PROGRAMS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
+DOCUMENTS = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *PAGES]
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
+def _text(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+def _programs(page: Path) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", _text(page), re.DOTALL)
+
+
+def _name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("program", _programs(ROOT / "README.md"))
 def test_a_program_of_the_readme_runs_and_prints_what_it_says(program: str, capsys: pytest.CaptureFixture[str]) -> None:
     namespace: dict[str, Any] = {}
 
@@ -24,10 +47,9 @@ def test_a_program_of_the_readme_runs_and_prints_what_it_says(program: str, caps
     assert capsys.readouterr().out.splitlines() == promised
 
 
-@pytest.mark.parametrize("page", sorted((ROOT / "docs").rglob("*.md")), ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [page for page in PAGES if _programs(page)], ids=lambda page: page.stem)
 def test_document_has_only_programs_that_run_as_tests(page: Path, tmp_path: Path) -> None:
-    programs = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
-    for number, program in enumerate(programs):
+    for number, program in enumerate(_programs(page)):
         (tmp_path / f"test_program_{number}.py").write_text(program, encoding="utf-8")
 
     ran = subprocess.run(
@@ -41,9 +63,132 @@ def test_document_has_only_programs_that_run_as_tests(page: Path, tmp_path: Path
     assert ran.returncode == 0, ran.stdout
 
 
-@pytest.mark.parametrize("name", ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/testing.md"])
-def test_every_file_that_a_document_names_is_there(name: str) -> None:
-    text = (ROOT / name).read_text(encoding="utf-8")
-    named = set(re.findall(r"\b((?:src|actors|mailbox|supervision|tests|examples|benchmarks)/[\w/]*\w\.\w+)", text))
+@pytest.mark.parametrize("page", DOCUMENTS, ids=_name)
+def test_every_file_that_a_document_names_is_there(page: Path) -> None:
+    folders = "src|actors|mailbox|supervision|tests|examples|benchmarks|scripts|docs"
+    named = set(re.findall(rf"(?<![\w./:])((?:{folders})/[\w/]*\w\.\w+)", _text(page)))
 
     assert [path for path in sorted(named) if not (ROOT / path).exists()] == []
+
+
+@pytest.mark.parametrize("page", DOCUMENTS, ids=_name)
+def test_every_link_of_a_document_leads_somewhere(page: Path) -> None:
+    lost: list[str] = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", _text(page)):
+        path, _, heading = link.partition("#")
+        target = page if not path else page.parent / path
+        if "://" in link:
+            continue
+        if not target.exists() or (heading and heading not in _headings(target)):
+            lost.append(link)
+
+    assert lost == []
+
+
+def _headings(page: Path) -> set[str]:
+    """Return the anchors of a page, as GitHub makes them."""
+    titles = re.findall(r"^#+ (.*)$", _text(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_every_page_is_in_the_index_and_in_the_readme() -> None:
+    index, readme = _text(ROOT / "docs" / "README.md"), _text(ROOT / "README.md")
+    names = [page.name for page in PAGES if page.name != "README.md"]
+
+    assert [name for name in names if f"]({name})" not in index] == []
+    assert [name for name in names if f"](docs/{name})" not in readme] == []
+
+
+def test_readme_is_short() -> None:
+    text = _text(ROOT / "README.md")
+
+    assert len(text.encode()) <= 6_000
+    assert [line for line in text.splitlines() if len(line) > 160] == []
+
+
+# The tables of docs/reference.md.
+
+_NAMES = {
+    "Any": Any,
+    "Backoff": Backoff,
+    "SIGINT": signal.SIGINT,
+    "SIGTERM": signal.SIGTERM,
+    "os": os,
+}
+
+
+def _tables() -> dict[str, list[list[str]]]:
+    """Return the rows of each table of the reference, by the heading above it; the last cell has the meaning."""
+    tables: dict[str, list[list[str]]] = {}
+    heading = ""
+    for line in _text(ROOT / "docs" / "reference.md").splitlines():
+        if line.startswith("#"):
+            heading = line.lstrip("# ").strip("`")
+        elif line.startswith("|"):
+            tables.setdefault(heading, []).append([cell.strip() for cell in line.strip("|").split("|")])
+    return {heading: rows[2:] for heading, rows in tables.items()}
+
+
+TABLES = _tables()
+TYPES: dict[str, Any] = {
+    name: found
+    for module in (loopwarden.mailbox, loopwarden.actors, loopwarden.supervision)
+    for name, found in vars(module).items()
+    if inspect.isclass(found)
+}
+
+
+def _defaults(kind: Any) -> dict[str, object]:
+    """Return what can be given to a class, by name, with the defaults; ``...`` where there is none."""
+    if issubclass(kind, BaseModel):
+        fields = kind.model_fields.items()
+        given = {
+            name: ... if each.is_required() else each.get_default(call_default_factory=True) for name, each in fields
+        }
+        return {name: default for name, default in given.items() if name != "ticket"}
+    return {
+        name: ... if each.default is inspect.Parameter.empty else each.default
+        for name, each in inspect.signature(kind).parameters.items()
+        if name != "clock" and each.kind is not inspect.Parameter.VAR_KEYWORD
+    }
+
+
+@pytest.mark.parametrize("name", [name for name in TABLES if name in TYPES])
+def test_reference_has_every_field_with_its_default(name: str) -> None:
+    told = {
+        field.strip("`"): ... if default == "required" else eval(default.strip("`"), dict(_NAMES))  # noqa: S307  our own document
+        for field, default, _ in TABLES[name]
+    }
+
+    assert told == _defaults(TYPES[name])
+
+
+def test_reference_has_the_models_that_people_look_up() -> None:
+    wanted = {
+        "HealthStatus",
+        "DeadLetter",
+        "ShutdownResult",
+        "ShutdownReport",
+        "ChildSpec",
+        "SupervisorSpec",
+        "Timeouts",
+    }
+
+    assert wanted - TABLES.keys() == set()
+
+
+def test_reference_has_every_event_kind() -> None:
+    assert [row[0].strip("`") for row in TABLES["Event kinds"]] == [kind.value for kind in EventKind]
+
+
+@pytest.mark.parametrize("page", ["reference.md", "shutdown.md"])
+def test_document_has_every_exit_code(page: str) -> None:
+    told = re.findall(r"^\| (\d+) \| `(\w+)` \|", _text(ROOT / "docs" / page), re.MULTILINE)
+
+    assert [(int(code), name) for code, name in told] == [(code.value, code.name) for code in ExitCode]
+
+
+def test_reference_has_every_error() -> None:
+    told = [row[0].strip("`") for row in TABLES["Errors"]]
+
+    assert sorted(told) == sorted(loopwarden.errors.__all__)
