@@ -17,6 +17,7 @@ from loopwarden.actors.loop._health import Activity, LoopHealth, MessageFate, st
 from loopwarden.actors.loop._loop_ref import LoopRef
 from loopwarden.actors.loop._messages import (
     AbandonRequest,
+    BeginDrain,
     DrainRequest,
     HealthCheckRequest,
     HealthStatus,
@@ -58,6 +59,7 @@ _MESSAGES = MessageKinds(
     HealthCheckRequest,
     ShutdownRequest,
     StopCast,
+    BeginDrain,
     ShutdownConfirmRequest,
     PauseRequest,
     DrainRequest,
@@ -203,6 +205,9 @@ class LoopActor(ControlActor):
                 return None
             case ShutdownConfirmRequest():
                 return Deferred(self._final)
+            case BeginDrain():
+                self._drain.begin(known)
+                return None
             case PauseRequest() | DrainRequest() | ResumeRequest():
                 return Deferred(self._drain.answer(known))
             case ProcessRequest():

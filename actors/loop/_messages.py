@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, TypeVar, final
+from typing import TYPE_CHECKING, Annotated, TypeVar, final
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -12,9 +12,13 @@ from loopwarden.actors.loop._state import LoopState
 from loopwarden.actors.loop._work_budget import BudgetStatus
 from loopwarden.actors.runtime._request import Request
 
+if TYPE_CHECKING:
+    from loopwarden._ticket import Ticket
+
 __all__ = [
     "AbandonRequest",
     "AbandonResult",
+    "BeginDrain",
     "DrainRequest",
     "HealthCheckRequest",
     "HealthStatus",
@@ -41,6 +45,25 @@ class StopCast:
     """Stop as a `ShutdownRequest` says, without an answer: the sender watches for the end itself."""
 
     timeout: float
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class BeginDrain:
+    """Take no more messages, and let what is in hand complete; the sender then says when to stop, with a `StopCast`.
+
+    A supervisor passes it on to its children, and starts none any more. All times are in monotonic seconds.
+    """
+
+    #: The shutdown that this is a part of.
+    began: float
+    end: float
+    #: Until when a loop may complete what it has in hand: its share of that time.
+    until: float
+    #: Completed when no more messages are taken, with how many are in hand then.
+    closed: Ticket[int]
+    #: Completed when nothing is in hand any more, or ``until`` has come, with how many are in hand then.
+    drained: Ticket[int]
 
 
 class _Reply(BaseModel):

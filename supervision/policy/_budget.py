@@ -31,6 +31,10 @@ class Budget:
         """When it is over, in monotonic seconds."""
         return self.began + self.seconds
 
+    def end_for(self, priority: Priority) -> float:
+        """When it is over for loops of that priority, in monotonic seconds."""
+        return self.began + SHARES[priority] * self.seconds
+
     def left(self, now: float, priority: Priority = "critical") -> float:
         """Return the seconds that are left for loops of that priority."""
-        return max(0.0, self.began + SHARES[priority] * self.seconds - now)
+        return max(0.0, self.end_for(priority) - now)

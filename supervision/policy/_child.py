@@ -62,6 +62,8 @@ class Child:
     history: tuple[float, ...] = ()
     #: True from the decision to stop it until it is told, which in a group must wait for its turn.
     stop_pending: bool = False
+    #: True if its stop waits until it has completed what it has in hand, or has had its time for that.
+    is_draining: bool = False
     after: After = After.KEEP
     #: True if somebody asked for its end: then only somebody brings it up again.
     is_terminated: bool = False

@@ -9,7 +9,19 @@ from typing import TYPE_CHECKING, Any, TypeAlias, final
 if TYPE_CHECKING:
     from loopwarden.supervision.tree._spec import ChildSpec
 
-__all__ = ["Effect", "EmitEvent", "EventKind", "Finish", "GiveUp", "Ready", "Reply", "Start", "StartTimer", "Stop"]
+__all__ = [
+    "Effect",
+    "EmitEvent",
+    "EventKind",
+    "Finish",
+    "GiveUp",
+    "Hold",
+    "Ready",
+    "Reply",
+    "Start",
+    "StartTimer",
+    "Stop",
+]
 
 
 class EventKind(StrEnum):
@@ -34,7 +46,7 @@ class EventKind(StrEnum):
 class Start:
     """Start a child; report to the machine: `started`, `ignored` or `start_failed`, then `ended`.
 
-    If none of the first three can be reported within the ``start_timeout`` of the spec, report `start_timed_out`.
+    If none of the first three can be reported within the ``start_timeout`` of the spec, report `timed_out`.
     """
 
     spec: ChildSpec
@@ -45,7 +57,18 @@ class Start:
 @final
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Stop a child, or keep it from starting; report `SupervisorMachine.ended` when it has ended or was abandoned."""
+    """Stop a child, or keep it from starting; report `ended`, or `timed_out` if that takes longer than it may."""
+
+    spec: ChildSpec
+    incarnation: int
+    #: True if all time is over: the child has nothing in hand, and so only a moment.
+    is_last: bool = False
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Let a child complete what it has in hand; report `timed_out` when its share of the time is over."""
 
     spec: ChildSpec
     incarnation: int
@@ -54,7 +77,7 @@ class Stop:
 @final
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """Go on without a child that does not start; report `SupervisorMachine.start_failed`."""
+    """Go on without a child that does not start or stop; report `start_failed`, or `ended` if it was up."""
 
     spec: ChildSpec
     incarnation: int
@@ -107,4 +130,4 @@ class Finish:
     cause: BaseException | None
 
 
-Effect: TypeAlias = Start | Stop | GiveUp | StartTimer | Reply | EmitEvent | Ready | Finish
+Effect: TypeAlias = Start | Stop | Hold | GiveUp | StartTimer | Reply | EmitEvent | Ready | Finish

@@ -25,6 +25,7 @@ from loopwarden.supervision.policy._effects import (
     EventKind,
     Finish,
     GiveUp,
+    Hold,
     Ready,
     Reply,
     Start,
@@ -34,6 +35,8 @@ from loopwarden.supervision.policy._effects import (
 from loopwarden.supervision.policy._restart import ChildExit, Verdict, admit, affected_siblings, judge
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from loopwarden.supervision.tree._spec import ChildSpec, Strategy, SupervisorSpec
 
 __all__ = ["Outbox", "Phase", "Roster", "SupervisorMachine"]
@@ -219,8 +222,14 @@ class Phase(Enum):
 
     STARTING = "starting"  # its first children are being started
     RUNNING = "running"
+    DRAINING = "draining"  # nothing is started any more, and children complete what they have in hand
     STOPPING = "stopping"  # nothing is started any more, and everything is being stopped
     ENDED = "ended"
+
+    @property
+    def is_over(self) -> bool:
+        """True once nothing is started any more."""
+        return self in {Phase.DRAINING, Phase.STOPPING, Phase.ENDED}
 
 
 @final
@@ -295,12 +304,27 @@ class SupervisorMachine:
             self._restart(child, error, now, roll)
         return self._advance()
 
-    def start_timed_out(self, child_id: str, incarnation: int) -> list[Effect]:
-        """Decide on a child that takes longer to start than it may; what is being stopped has a time of its own."""
+    def timed_out(self, child_id: str, incarnation: int, *, is_idle: bool = False) -> list[Effect]:
+        """Decide on a child that takes longer to start, to drain or to stop than it may.
+
+        Args:
+            child_id: The child.
+            incarnation: Which life of it.
+            is_idle: Whether it has completed its drain, and so has nothing in hand.
+        """
         child = self.roster.current(child_id, incarnation)
-        if child is None or child.state is not ChildState.STARTING:
+        if child is None:
             return []
-        return [GiveUp(child.spec, incarnation, f"it did not start within {child.spec.start_timeout:g} s")]
+        match child.state:
+            case ChildState.STARTING:
+                return [GiveUp(child.spec, incarnation, f"it did not start within {child.spec.start_timeout:g} s")]
+            case ChildState.STOPPING if child.is_draining and is_idle:
+                child.is_draining = False
+                return [Stop(child.spec, incarnation)]
+            case ChildState.STOPPING:
+                return [GiveUp(child.spec, incarnation, "it did not stop in time")]
+            case _:
+                return []
 
     def ended(self, child_id: str, incarnation: int, ended: ChildExit, now: float, roll: float) -> list[Effect]:
         """Decide on a child that has ended, by itself or because it was told to."""
@@ -336,8 +360,8 @@ class SupervisorMachine:
         known = self.roster.children.get(spec.id)
         if known is not None:
             return [Reply(waiter, ChildExistsError(spec.id, known.state))]
-        if self.phase in {Phase.STOPPING, Phase.ENDED}:
-            return [Reply(waiter, ChildUnavailableError(spec.id, self.phase.value))]
+        if self.phase.is_over:
+            return [Reply(waiter, self._unavailable(spec.id))]
         child = self.roster.add(spec, is_initial=False)
         child.start_waiters.append(waiter)
         return self._advance()
@@ -367,8 +391,8 @@ class SupervisorMachine:
             return [Reply(waiter, ChildNotFoundError(child_id))]
         if child.state is not ChildState.DOWN:
             return [Reply(waiter, ChildBusyError(child_id, child.state))]
-        if self.phase in {Phase.STOPPING, Phase.ENDED}:
-            return [Reply(waiter, ChildUnavailableError(child_id, self.phase.value))]
+        if self.phase.is_over:
+            return [Reply(waiter, self._unavailable(child_id))]
         child.is_terminated = False
         child.failures = 0
         child.start_waiters.append(waiter)
@@ -399,9 +423,44 @@ class SupervisorMachine:
         self.roster.children[child_id].stop_waiters.append(waiter)
         return []
 
+    def drain(self, draining: Collection[int]) -> list[Effect]:
+        """Let children complete what they have in hand, until `stop` stops them; nothing is started any more.
+
+        Args:
+            draining: The incarnations that were told to; the others are stopped when their turn comes.
+        """
+        if self.phase is Phase.ENDED:
+            return []
+        for child in self.roster.children.values():
+            if child.state.is_alive and child.state is not ChildState.STOPPING:
+                child.is_draining = child.incarnation in draining and child.spec.shutdown != "brutal_kill"
+        self._begin_stop(None)
+        self.phase = Phase.DRAINING
+        return self._advance()
+
     def stop(self, cause: BaseException | None = None) -> list[Effect]:
         """Stop all children, and then finish with ``cause``; stopping again changes nothing."""
         self._begin_stop(cause)
+        self._end_drain()
+        return self._advance()
+
+    def kill(self, cause: BaseException, reason: str, idle: Collection[int]) -> list[Effect]:
+        """Give all children up at once, and then finish with ``cause``.
+
+        Args:
+            cause: What the supervisor ends with, unless it is ending for another reason.
+            reason: Why, for those that are given up.
+            idle: The incarnations that have nothing in hand: if they were to stop, they have a moment for it.
+        """
+        self._begin_stop(cause)
+        for child in tuple(self.roster.children.values()):
+            if child.state.is_alive:
+                self.roster.clear_stop(child)
+                self.roster.move(child, ChildState.STOPPING)
+                if child.incarnation in idle and not child.is_draining:
+                    self._outbox.add(Stop(child.spec, child.incarnation, is_last=True))
+                else:
+                    self._outbox.add(GiveUp(child.spec, child.incarnation, reason))
         return self._advance()
 
     # Deciding.
@@ -477,7 +536,7 @@ class SupervisorMachine:
     # Carrying on.
 
     def _begin_stop(self, cause: BaseException | None) -> None:
-        if self.phase in {Phase.STOPPING, Phase.ENDED}:
+        if self.phase.is_over:
             return
         self.phase = Phase.STOPPING
         self._cause = cause
@@ -485,21 +544,31 @@ class SupervisorMachine:
             if child.state.is_alive:
                 self.roster.request_stop(child, child.after if child.is_terminated else After.KEEP)
             elif child.state is not ChildState.DOWN:
-                self._outbox.answer(child.start_waiters, ChildUnavailableError(child.id, self.phase.value))
+                self._outbox.answer(child.start_waiters, self._unavailable(child.id))
                 self._set_down(child, After.KEEP)
                 self._outbox.note(EventKind.TERMINATED, child)
+
+    def _end_drain(self) -> None:
+        """Have those stopped that were kept from it."""
+        if self.phase is not Phase.DRAINING:
+            return
+        self.phase = Phase.STOPPING
+        for child in self.roster.children.values():
+            if child.is_draining and child.state is ChildState.STOPPING:
+                self._outbox.add(Stop(child.spec, child.incarnation))
+            child.is_draining = False
 
     def _advance(self) -> list[Effect]:
         """Do what can be done now, and return all that is to be done."""
         for child in self.roster.next_to_stop():
             self.roster.clear_stop(child)
             self.roster.move(child, ChildState.STOPPING)
-            self._outbox.add(Stop(child.spec, child.incarnation))
-        if self.phase is Phase.STOPPING:
-            if self.roster.are_all_down:
+            self._outbox.add((Hold if child.is_draining else Stop)(child.spec, child.incarnation))
+        if self.phase.is_over:
+            if self.phase is not Phase.ENDED and self.roster.are_all_down:
                 self.phase = Phase.ENDED
                 self._outbox.add(Finish(self._cause))
-        elif self.phase is not Phase.ENDED:
+        else:
             for child in self.roster.next_to_start():
                 self._start(child)
             if self.phase is Phase.STARTING and self.roster.are_first_up:
@@ -526,14 +595,19 @@ class SupervisorMachine:
         child.retry_at = child.up_since = None
         child.is_initial = child.is_initial and after is After.RESTART
         child.after = After.KEEP
+        child.is_draining = False
         self.roster.move(child, ChildState.DOWN)
         if after is After.DELETE:
             self.roster.delete(child)
-        elif after is After.RESTART and self.phase is not Phase.STOPPING:
+        elif after is After.RESTART and not self.phase.is_over:
             self.roster.move(child, ChildState.RESTARTING)
         if was_stopping and after is not After.RESTART:
             self._outbox.note(EventKind.TERMINATED, child)
         self._outbox.answer(child.stop_waiters)
+
+    def _unavailable(self, child_id: str) -> ChildUnavailableError:
+        """Return why nothing is started any more."""
+        return ChildUnavailableError(child_id, "ended" if self.phase is Phase.ENDED else "stopping")
 
     def _after_end(self, child: Child) -> After:
         """Return what becomes of the spec of a child that has ended for good."""

@@ -13,7 +13,7 @@ from loopwarden._log import describe, report
 from loopwarden._threads import run_in_thread
 from loopwarden._ticket import SharedTicket, Ticket, write
 from loopwarden.actors import ZOMBIES, AbandonRequest, ShutdownConfirmRequest, ShutdownRequest, ShutdownResult
-from loopwarden.actors.loop._messages import StopCast
+from loopwarden.actors.loop._messages import BeginDrain, StopCast
 from loopwarden.errors import LoopAbandonedError
 from loopwarden.supervision.health._census import take_census
 from loopwarden.supervision.service._report import (
@@ -25,7 +25,7 @@ from loopwarden.supervision.service._report import (
     reports_of,
     with_left_behind,
 )
-from loopwarden.supervision.tree._drain import STOP_GRACE, BeginDrain
+from loopwarden.supervision.tree._drain import STOP_GRACE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
@@ -97,7 +97,7 @@ class Shutdown:
 
         def not_ready() -> bool:
             with suppress(pykka.ActorDeadError):
-                self._ref.tell(BeginDrain(budget, closed, drained))
+                self._ref.tell(BeginDrain(budget.began, budget.end, budget.end, closed, drained))
             return self.wait_for(closed, self._left(budget)) or self._has_ended
 
         self._phase("not ready", not_ready)

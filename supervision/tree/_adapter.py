@@ -11,17 +11,14 @@ import pykka
 from loopwarden._ticket import Ticket, write
 from loopwarden.actors import (
     ControlActor,
-    DrainRequest,
     LoopActor,
     LoopRef,
-    PauseRequest,
 )
-from loopwarden.actors.loop._messages import AbandonRequest, StopCast
+from loopwarden.actors.loop._messages import AbandonRequest, BeginDrain, StopCast
 from loopwarden.actors.loop._protocols import check_loop
 from loopwarden.actors.runtime._actor import ActorExit
 from loopwarden.actors.runtime._zombies import ZOMBIES
 from loopwarden.errors import LoopAbandonedError
-from loopwarden.supervision.tree._drain import BeginDrain
 from loopwarden.supervision.tree._pykka_actor import PlainActor
 
 if TYPE_CHECKING:
@@ -113,14 +110,14 @@ class ChildAdapter(Protocol):
 class Draining:
     """Resolve when no more messages are taken, and when none is in hand any more or its time is over."""
 
-    closed: Ticket[Any]
-    drained: Ticket[Any]
+    closed: Ticket[int]
+    drained: Ticket[int]
 
 
 def _nothing_to_drain(clock: Clock) -> Draining:
-    ticket: Ticket[None] = Ticket(clock.blocking)
-    ticket.complete(None)
-    return Draining(ticket, ticket)
+    none_in_hand: Ticket[int] = Ticket(clock.blocking)
+    none_in_hand.complete(0)
+    return Draining(none_in_hand, none_in_hand)
 
 
 @final
@@ -197,17 +194,17 @@ class ActorAdapter:
         if isinstance(ref, LoopRef):
             if not ref.can_pause:
                 return None
-            now = clock.monotonic()
-            drain = DrainRequest(timeout=budget.left(now, priority), lease=budget.left(now))
-            return Draining(ref.send(PauseRequest()), ref.send(drain))
-        draining = Draining(Ticket(clock.blocking), Ticket(clock.blocking))
-        if not self._actor.has_children:
+            until = budget.end_for(priority)
+        elif self._actor.has_children:
+            until = budget.end
+        else:
             return _nothing_to_drain(clock)
+        draining = Draining(Ticket(clock.blocking), Ticket(clock.blocking))
         try:
-            ref.tell(BeginDrain(budget, draining.closed, draining.drained))
+            ref.tell(BeginDrain(budget.began, budget.end, until, draining.closed, draining.drained))
         except pykka.ActorDeadError:
             return _nothing_to_drain(clock)
-        # If it ends without an answer there is nobody left who could take or hold anything.
+        # An actor that has ended takes and holds nothing.
         self._actor.ended.on_ready(lambda _: (write(draining.closed, 0), write(draining.drained, 0)))
         return draining
 

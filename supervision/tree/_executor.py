@@ -21,13 +21,14 @@ from loopwarden.supervision.policy._effects import (
     EventKind,
     Finish,
     GiveUp,
+    Hold,
     Ready,
     Reply,
     Start,
     StartTimer,
     Stop,
 )
-from loopwarden.supervision.policy._machine import Phase, SupervisorMachine
+from loopwarden.supervision.policy._machine import SupervisorMachine
 from loopwarden.supervision.policy._restart import ChildExit, ExitReason, exit_of
 from loopwarden.supervision.tree._adapter import make_child
 from loopwarden.supervision.tree._drain import STOP_GRACE, TreeDrain
@@ -52,9 +53,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from loopwarden.actors import ControlRef, InHand, ShutdownResult
+    from loopwarden.actors.loop._messages import BeginDrain
     from loopwarden.clock import Clock, Timer
     from loopwarden.supervision.tree._adapter import ChildAdapter
-    from loopwarden.supervision.tree._drain import BeginDrain
     from loopwarden.supervision.tree._spec import SupervisorSpec
 
 __all__ = ["EffectExecutor", "StopThrottle"]
@@ -177,7 +178,6 @@ class EffectExecutor:
         self._timers: dict[str, Timer] = {}
         self._wanted: dict[str, float] = {}  # seconds that whoever asked for the end allows
         self._in_hand: tuple[InHand, ...] = ()
-        self._is_killing = False
         self._budget = 0.0  # seconds that whoever stops the supervisor allows
 
     def begin(self) -> None:
@@ -193,24 +193,20 @@ class EffectExecutor:
         """Those that are there, or on their way."""
         return tuple(self._incarnations.values())
 
-    def close_down(self, order: BeginDrain) -> None:
-        """Let children complete what they have in hand, before `stop` stops them; nobody is started any more."""
-        if self._drain is not None:  # it is under way, and whoever began it sees to the end
+    def drain(self, order: BeginDrain) -> None:
+        """Let children complete what they have in hand, before `stop` stops them; none is started any more."""
+        if self._drain is not None:  # it is under way, and its sender sees to the end
             write(order.closed, 0)
             write(order.drained, 0)
             return
         self._drain = TreeDrain(order, self._clock)
         self.pause.is_locked = True
-        self._drain.begin(self.incarnations)
-        self.carry_out(self.machine.stop())
+        self.carry_out(self.machine.drain(self._drain.begin(self.incarnations)))
         self._drain.watch(self.incarnations)
 
     def stop(self, budget: float = 0.0) -> None:
         """Stop all children, and then finish; those whose spec says nothing else have their share of ``budget``."""
         self._budget = max(self._budget, budget)
-        if self._drain is not None:
-            for incarnation in self._drain.release():
-                self._stop(incarnation)
         self.carry_out(self.machine.stop())
 
     def results(self) -> tuple[ShutdownResult, ...]:
@@ -224,18 +220,13 @@ class EffectExecutor:
 
     def kill(self, reason: str) -> None:
         """Give all children up, but those that end by themselves in a moment, and then finish."""
-        self._is_killing = True
-        self.carry_out(self.machine.stop(LoopAbandonedError(self.machine.spec.name, reason)))
         for incarnation in self.incarnations:
-            if self._lets_end(incarnation):
-                incarnation.stop(
-                    STOP_GRACE, self._clock, STOP_GRACE
-                )  # in a group, some have not been told: their turn is now
-            else:
-                self.abandon(incarnation, reason)
+            incarnation.is_stopping = True
+        idle = frozenset(incarnation.number for incarnation in self.incarnations if self._is_idle(incarnation))
+        self.carry_out(self.machine.kill(LoopAbandonedError(self.machine.spec.name, reason), reason, idle))
 
-    def _lets_end(self, incarnation: Incarnation) -> bool:
-        return self._is_killing and self._drain is not None and self._drain.lets_end(incarnation)
+    def _is_idle(self, incarnation: Incarnation) -> bool:
+        return self._drain is not None and self._drain.is_idle(incarnation)
 
     def report(self, report: Report) -> None:
         """Take in what has become of a child."""
@@ -289,12 +280,9 @@ class EffectExecutor:
     def _timed_out(self, incarnation: Incarnation) -> None:
         if incarnation.is_abandoned:
             self._disown(incarnation)
-        elif not incarnation.is_stopping:
-            self.carry_out(self.machine.start_timed_out(incarnation.spec.id, incarnation.number))
-        elif self._drain is not None and self._drain.let_go(incarnation):
-            self._stop(incarnation)
         else:
-            self.abandon(incarnation, "it did not stop in time")
+            is_idle = self._is_idle(incarnation)
+            self.carry_out(self.machine.timed_out(incarnation.spec.id, incarnation.number, is_idle=is_idle))
 
     def _launch(self, incarnation: Incarnation, made: FactoryReturned) -> None:
         if made.adapter is not None and not incarnation.is_stopping:
@@ -331,7 +319,7 @@ class EffectExecutor:
 
     # What the machine decides.
 
-    def carry_out(self, effects: list[Effect]) -> None:
+    def carry_out(self, effects: list[Effect]) -> None:  # noqa: C901  one branch for each effect
         """Do what the machine has decided."""
         # First the refs, so that whoever is told or answered below sees through them what has happened.
         self._publish_changes()
@@ -340,7 +328,9 @@ class EffectExecutor:
                 case Start():
                     self._begin(effect)
                 case Stop():
-                    self._stop(self._incarnations[effect.incarnation])
+                    self._stop(self._incarnations[effect.incarnation], is_last=effect.is_last)
+                case Hold():
+                    self._hold(self._incarnations[effect.incarnation])
                 case GiveUp():
                     self.abandon(self._incarnations[effect.incarnation], effect.reason)
                 case StartTimer():
@@ -363,18 +353,25 @@ class EffectExecutor:
         incarnation.begin(self._threads, lambda: make_child(effect.spec, self._clock, effect.restarts), self._clock)
         self._publish(effect.spec.id)  # so that whoever asks knows since when it starts
 
-    def _stop(self, incarnation: Incarnation) -> None:
+    def _stop(self, incarnation: Incarnation, *, is_last: bool) -> None:
         share = self._budget if incarnation.is_supervisor else self._budget * SHARES[incarnation.spec.priority]
         wanted = self._wanted.pop(incarnation.spec.id, share if incarnation.spec.shutdown is None else 0.0)
-        if self._is_killing or incarnation.spec.shutdown == "brutal_kill":
+        if incarnation.spec.shutdown == "brutal_kill":
             incarnation.is_stopping = True
-            if not self._lets_end(incarnation):  # the others were told by `kill`
-                self._put(incarnation.time_out())
+            self._put(incarnation.time_out())
+        elif is_last:
+            incarnation.stop(STOP_GRACE, self._clock, STOP_GRACE)
         elif self._drain is None:
             self._throttle.add(incarnation, wanted)
-        elif not self._drain.hold(incarnation):
+        else:
             left = self._drain.left(incarnation)
             self._throttle.add(incarnation, left, left)
+
+    def _hold(self, incarnation: Incarnation) -> None:
+        assert self._drain is not None, "only a drain keeps children from their stop"
+        incarnation.is_stopping = True
+        if not incarnation.is_supervisor:  # its children have their shares
+            incarnation.set_timer(self._drain.left(incarnation), self._clock)
 
     def abandon(self, incarnation: Incarnation, reason: str) -> None:
         """Give a child up."""
@@ -483,9 +480,7 @@ class EffectExecutor:
         self._wanted.pop(incarnation.spec.id, None)
         self._in_hand = ended.in_hand
         result = self.registry.keep_result(incarnation.spec.id, ended, incarnation.stopping_for(self._clock))
-        if self._drain is not None:
-            self._drain.ended(incarnation)
-        if self.machine.phase is Phase.STOPPING:
+        if self.machine.phase.is_over:
             was_to_be = incarnation.spec.shutdown == "brutal_kill"
             self.endings[incarnation.spec.id] = result.model_copy(
                 update={"abandoned": result.abandoned and not was_to_be}

@@ -26,14 +26,14 @@ from loopwarden.actors import (
     ShutdownRequest,
     ShutdownResult,
 )
-from loopwarden.actors.loop._messages import StopCast
+from loopwarden.actors.loop._messages import BeginDrain, StopCast
 from loopwarden.actors.runtime._request import MessageKinds
 from loopwarden.clock import Clock, resolve_clock
 from loopwarden.errors import SupervisionError
 from loopwarden.supervision.policy._machine import Phase
 from loopwarden.supervision.tree._child_ref import ForChild
 from loopwarden.supervision.tree._child_requests import CHILD_REQUESTS, ChildRequests, answer_for_one_that_is_gone
-from loopwarden.supervision.tree._drain import BeginDrain, ShutdownDelegate
+from loopwarden.supervision.tree._drain import ShutdownDelegate
 from loopwarden.supervision.tree._executor import EffectExecutor
 from loopwarden.supervision.tree._incarnation import Report
 from loopwarden.supervision.tree._requests import EventsRequest, SubscribeRequest, UnsubscribeRequest
@@ -70,6 +70,7 @@ _MESSAGES = MessageKinds(
 _STATES = {
     Phase.STARTING: LoopState.STARTING,
     Phase.RUNNING: LoopState.RUNNING,
+    Phase.DRAINING: LoopState.STOPPING,
     Phase.STOPPING: LoopState.STOPPING,
     Phase.ENDED: LoopState.STOPPED,
 }
@@ -220,7 +221,7 @@ class Supervisor(ControlActor):
             case BeginDrain():
                 self._was_asked = True
                 self._note_stop()
-                self._executor.close_down(known)
+                self._executor.drain(known)
                 return None
             case PauseRequest() | DrainRequest() | ResumeRequest():
                 return Deferred(self._executor.pause.turn(known, self._executor.incarnations))

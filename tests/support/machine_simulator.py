@@ -12,6 +12,7 @@ from loopwarden.supervision.policy._effects import (
     EventKind,
     Finish,
     GiveUp,
+    Hold,
     Ready,
     Reply,
     Start,
@@ -52,7 +53,7 @@ class Simulator:
     def __init__(self, spec: SupervisorSpec) -> None:
         self.machine = SupervisorMachine(spec)
         self.now = 0.0
-        #: What children were told: ``+a`` is a start, ``-a`` a stop.
+        #: What children were told: ``+a`` is a start, ``-a`` a stop, ``=a`` to complete what it has in hand.
         self.log: list[str] = []
         #: Children whose start or stop takes until the test says that it is over.
         self.slow_to_start: set[str] = set()
@@ -65,8 +66,12 @@ class Simulator:
         self.delays: list[float] = []
         self.times_ready = 0
         self.finished: list[BaseException | None] = []
-        #: Who was given up, because its start took too long.
+        #: Children that were given up, because their start or stop took too long.
         self.given_up: list[str] = []
+        #: Children that have completed what they had in hand, once they are to drain.
+        self.idle: set[str] = set()
+        #: The share of the time that a child has to complete what it has in hand.
+        self.share = 10.0
         self._alarms: list[tuple[float, str, int, Callable[[str, int], list[Effect]]]] = []
 
     # What is seen from outside.
@@ -133,6 +138,10 @@ class Simulator:
         """End a slow stop."""
         self.end(name, exit_of(None, asked=True))
 
+    def stop_takes_too_long(self, name: str) -> None:
+        """Let the time of a slow stop be over."""
+        self.carry_out(self.machine.timed_out(name, self.incarnation(name), is_idle=name in self.idle))
+
     def advance(self, seconds: float) -> None:
         """Move the clock, and do what is due on the way."""
         until = self.now + seconds
@@ -160,8 +169,18 @@ class Simulator:
     def delete_child(self, name: str) -> str:
         return self._ask(lambda waiter: self.machine.delete_child(name, waiter))
 
+    def drain(self, *cannot: str) -> None:
+        """Let all children drain but those that cannot, and those that are on their way."""
+        names = [name for name, state in self.states.items() if state == "up" and name not in cannot]
+        self.carry_out(self.machine.drain({self.incarnation(name) for name in names}))
+
     def stop(self, cause: BaseException | None = None) -> None:
         self.carry_out(self.machine.stop(cause))
+
+    def kill_all(self) -> None:
+        """Give everything up."""
+        idle = {self.incarnation(name) for name in self.idle & self.states.keys()}
+        self.carry_out(self.machine.kill(LoopAbandonedError("supervisor"), "told to", idle))
 
     def answer(self, waiter: str) -> str:
         """Return the one answer that a waiter got: ``done``, or the name of an error's class."""
@@ -181,15 +200,20 @@ class Simulator:
         while queue:
             queue.extend(self._one(queue.popleft()))
 
-    def _one(self, effect: Effect) -> list[Effect]:
+    def _one(self, effect: Effect) -> list[Effect]:  # noqa: C901  one branch for each effect
         match effect:
             case Start():
                 return self._start(effect)
             case Stop():
                 return self._stop(effect)
+            case Hold(spec, incarnation):
+                self.log.append(f"={spec.id}")
+                self._alarms.append((self.now + self.share, spec.id, incarnation, self._share_is_over))
             case GiveUp(spec, incarnation, reason):
                 self.given_up.append(spec.id)
                 error = LoopAbandonedError(spec.id, reason)
+                if self.machine.roster.children[spec.id].up_since is not None:
+                    return self.machine.ended(spec.id, incarnation, exit_of(error, asked=False), self.now, ROLL)
                 return self.machine.start_failed(spec.id, incarnation, error, self.now, ROLL)
             case StartTimer():
                 self.delays.append(effect.delay)
@@ -212,7 +236,7 @@ class Simulator:
         if name in self.slow_to_start:
             if effect.spec.start_timeout is not None:
                 over = self.now + effect.spec.start_timeout
-                self._alarms.append((over, name, effect.incarnation, self.machine.start_timed_out))
+                self._alarms.append((over, name, effect.incarnation, self._start_takes_too_long))
             return []
         outcome = self.outcomes[name].pop(0) if self.outcomes.get(name) else None
         if isinstance(outcome, BaseException):
@@ -220,6 +244,16 @@ class Simulator:
         if outcome == IGNORE:
             return self.machine.ignored(name, effect.incarnation)
         return self.machine.started(name, effect.incarnation, self.now)
+
+    def _start_takes_too_long(self, name: str, incarnation: int) -> list[Effect]:
+        # What is being stopped has a time of its own.
+        return self.machine.timed_out(name, incarnation) if self.states.get(name) == "starting" else []
+
+    def _share_is_over(self, name: str, incarnation: int) -> list[Effect]:
+        child = self.machine.roster.current(name, incarnation)
+        if child is None or not child.is_draining:  # it was told to stop, or has ended
+            return []
+        return self.machine.timed_out(name, incarnation, is_idle=name in self.idle)
 
     def _stop(self, effect: Stop) -> list[Effect]:
         name = effect.spec.id

@@ -85,6 +85,8 @@ class ModelSupervisor:
         self.children = [ModelChild(each) for each in spec.children]
         self.restarts: list[float] = []
         self.has_ended = False
+        #: Leaves that cannot drain; None before the drain.
+        self.cannot_drain: frozenset[str] | None = None
 
     # D2: start.
 
@@ -127,6 +129,9 @@ class ModelSupervisor:
 
     def exited(self, child: ModelChild, *, normally: bool) -> None:
         child.is_running = False
+        if self.cannot_drain is not None:  # nothing is started any more, whatever ends
+            self.stop_what_cannot_drain()
+            return
         if child.spec.restart == "permanent" or (child.spec.restart == "transient" and not normally):
             self.restart(child)
             return
@@ -149,6 +154,29 @@ class ModelSupervisor:
         if self.parent is not None:
             [me] = [each for each in self.parent.children if each.inner is self]
             self.parent.exited(me, normally=True)
+
+    # The drain, which Erlang has not: children are kept until the supervisor is told to stop.
+
+    def drain(self, cannot: frozenset[str]) -> None:
+        self.cannot_drain = cannot
+        self.stop_what_cannot_drain()
+        for child in list(self.children):
+            if child.is_running and child.inner is not None:
+                child.inner.drain(cannot)
+
+    @property
+    def kept(self) -> list[ModelChild]:
+        """Children whose stop waits for the end of the drain; in a group, the ones on its left wait for the first."""
+        is_ordered = self.spec.sequential or self.spec.strategy != "one_for_one"
+        running = [each for each in reversed(self.children) if each.is_running]
+        return [] if self.cannot_drain is None else running[:1] if is_ordered else running
+
+    def stop_what_cannot_drain(self) -> None:
+        assert self.cannot_drain is not None
+        while stopped := [each for each in self.kept if each.spec.id in self.cannot_drain]:
+            self.terminate(stopped[0])
+        if not self.has_ended and not any(each.is_running for each in self.children):
+            self.shut_down("shutdown")
 
     # D4: intensity.
 
@@ -248,7 +276,11 @@ class ModelSupervisor:
 
     @property
     def view(self) -> list[tuple[str, str]]:
-        return [(each.spec.id, "up" if each.is_running else "down") for each in self.children]
+        kept = self.kept
+        return [
+            (each.spec.id, "stopping" if each in kept else "up" if each.is_running else "down")
+            for each in self.children
+        ]
 
 
 # The real thing.

@@ -3,11 +3,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from background import in_background
 
-from loopwarden import HealthCheckRequest, LoopActor, ProcessRequest, ShutdownRequest, Ticket
+from loopwarden import ChildSpec, HealthCheckRequest, LoopActor, ProcessRequest, ShutdownRequest, Supervisor, Ticket
 from loopwarden.actors import Activity, DrainRequest, MailboxLoop, PauseRequest, ResumeRequest, SupportsPause
+from loopwarden.actors.loop._messages import BeginDrain
 from loopwarden.errors import ActorDeadError, UnsupportedRequestError
 from loopwarden.mailbox import InMemoryMailbox, Message
+from loopwarden.supervision import Service
 from loopwarden.testing import FakeClock, Hold, ProbeLoop
 
 if TYPE_CHECKING:
@@ -274,3 +277,73 @@ def test_a_loop_that_cannot_be_paused_says_so(request_type: type[Any]) -> None:
     with pytest.raises(UnsupportedRequestError, match=f"'probe'.*{request_type.__name__}.*ProbeLoop has no pause"):
         ref.send(request_type()).wait(60)
     stop(ref)
+
+
+def begin_drain(ref: LoopRef, clock: FakeClock, share: float = 24, budget: float = 30) -> BeginDrain:
+    now = clock.monotonic()
+    order = BeginDrain(now, now + budget, now + share, Ticket(clock.blocking), Ticket(clock.blocking))
+    ref.tell(order)
+    return order
+
+
+def test_begin_drain_says_when_no_more_is_taken_and_when_nothing_is_in_hand(jobs: Box, clock: FakeClock) -> None:
+    jobs.send("in hand")
+    with Hold() as hold:
+        ref = start(jobs, hold, clock, visibility_timeout=5)
+        hold.wait_reached()
+        order = begin_drain(ref, clock)
+
+        assert order.closed.wait(60) == 1
+        clock.advance(10)  # its lease was extended to the end of the budget
+        assert not order.drained.is_ready()
+    assert order.drained.wait(60) == 0
+    assert jobs.approximate_count() == 0
+    stop(ref)
+
+
+def test_begin_drain_says_what_is_in_hand_when_the_share_is_over(jobs: Box, clock: FakeClock) -> None:
+    jobs.send("in hand")
+    with Hold() as hold:
+        ref = start(jobs, hold, clock)
+        hold.wait_reached()
+        order = begin_drain(ref, clock, share=24)
+        order.closed.wait(60)
+
+        clock.advance(24)
+
+        assert order.drained.wait(60) == 1
+    stop(ref)
+
+
+def test_begin_drain_pauses_a_loop_once(jobs: Box, clock: FakeClock) -> None:
+    pauses: list[float | None] = []
+
+    class Counted(MailboxLoop[Any]):
+        def pause(self, lease: float | None = None) -> Ticket[bool]:
+            pauses.append(lease)
+            return super().pause(lease)
+
+    tree = Supervisor("tree", children=[ChildSpec(id="loop", start=lambda: Counted(jobs, print))], clock=clock)
+    service = Service(tree, signals=(), clock=clock)
+    returned = in_background(service.run)
+    service.ref.ready.wait(60)
+    service.shut_down(timeout=30.0)
+
+    assert returned.wait(60).exit_code == 0
+    assert pauses == [30.0]
+
+
+def test_begin_drain_fails_both_tickets_if_pause_raises(jobs: Box, clock: FakeClock) -> None:
+    class Broken(MailboxLoop[Any]):
+        def pause(self, lease: float | None = None) -> Ticket[bool]:
+            raise OSError("no pause today")
+
+    ref = LoopActor.start(Broken(jobs, print, clock=clock), "loop", clock=clock)
+
+    order = begin_drain(ref, clock)
+
+    with pytest.raises(OSError, match="no pause today"):
+        order.closed.wait(60)
+    with pytest.raises(OSError, match="no pause today"):
+        order.drained.wait(60)
+    assert stop(ref).clean_shutdown

@@ -10,6 +10,7 @@ from loopwarden.errors import (
     ChildBusyError,
     ChildExistsError,
     ChildUnavailableError,
+    LoopAbandonedError,
     StartFailed,
     SupervisorGaveUp,
 )
@@ -246,8 +247,8 @@ class TestStartTimeout:
         supervisor.begin()
         earlier = supervisor.incarnation("a") - 1
 
-        assert supervisor.machine.start_timed_out("a", earlier) == []
-        assert supervisor.machine.start_timed_out("nobody", earlier) == []
+        assert supervisor.machine.timed_out("a", earlier) == []
+        assert supervisor.machine.timed_out("unknown", earlier) == []
 
 
 class TestEnd:
@@ -1446,22 +1447,233 @@ class TestPool:
         assert supervisor.told() == ["-worker-2", "-worker-1"]
 
 
+class TestDrain:
+    @staticmethod
+    def draining(strategy: str = "one_for_one", *cannot: str) -> Simulator:
+        supervisor = supervise("a", "b", "c", strategy=strategy).running()
+        supervisor.drain(*cannot)
+        return supervisor
+
+    def test_children_are_kept_from_their_stop_until_the_supervisor_is_told_to_stop(self) -> None:
+        supervisor = self.draining()
+        told = supervisor.told()
+
+        supervisor.stop()
+
+        assert told == ["=c", "=b", "=a"]
+        assert supervisor.told() == ["-a", "-b", "-c"]
+        assert (supervisor.given_up, supervisor.finished) == ([], [None])
+
+    @every_group
+    def test_children_of_a_group_are_stopped_from_right_to_left_behind_the_one_that_is_kept(
+        self, strategy: str
+    ) -> None:
+        supervisor = self.draining(strategy)
+        told = supervisor.told()
+
+        supervisor.stop()
+
+        assert (told, supervisor.told()) == (["=c"], ["-c", "-b", "-a"])
+        assert supervisor.finished == [None]
+
+    def test_child_that_cannot_drain_is_stopped_at_once(self) -> None:
+        supervisor = self.draining("one_for_one", "b")
+
+        assert supervisor.told() == ["=c", "-b", "=a"]
+        assert supervisor.states == {"a": "stopping", "b": "down", "c": "stopping"}
+
+    @every_group
+    def test_child_of_a_group_that_cannot_drain_is_stopped_when_its_turn_comes(self, strategy: str) -> None:
+        supervisor = self.draining(strategy, "b")
+        before = supervisor.told()
+
+        supervisor.stop()
+
+        assert (before, supervisor.told()) == (["=c"], ["-c", "-b", "-a"])
+
+    def test_child_that_is_to_be_killed_is_not_kept(self) -> None:
+        supervisor = supervise("a", child("b", shutdown="brutal_kill")).running()
+
+        supervisor.drain()
+
+        assert supervisor.told() == ["-b", "=a"]
+
+    def test_child_whose_share_is_over_is_stopped_if_it_has_nothing_in_hand_and_given_up_otherwise(self) -> None:
+        supervisor = self.draining()
+        supervisor.told()
+        supervisor.idle = {"a", "c"}
+
+        supervisor.advance(supervisor.share)
+
+        assert (supervisor.told(), supervisor.given_up) == (["-a", "-c"], ["b"])
+        assert supervisor.finished == [None]
+
+    def test_child_that_is_stopped_after_its_share_and_does_not_end_is_given_up(self) -> None:
+        supervisor = self.draining()
+        supervisor.slow_to_stop = supervisor.idle = {"a"}
+        supervisor.advance(supervisor.share)
+        before = list(supervisor.given_up)
+
+        supervisor.stop_takes_too_long("a")
+
+        assert ("a" in before, "a" in supervisor.given_up) == (False, True)
+
+    def test_child_that_is_stopped_when_the_drain_is_over_keeps_no_share(self) -> None:
+        supervisor = self.draining()
+        supervisor.slow_to_stop = {"a"}
+        supervisor.stop()
+        supervisor.told()
+
+        supervisor.advance(supervisor.share)
+
+        assert (supervisor.told(), supervisor.given_up) == ([], [])
+
+    @every_strategy
+    def test_child_that_crashes_is_not_restarted(self, strategy: str) -> None:
+        supervisor = self.draining(strategy)
+        supervisor.told()
+
+        supervisor.crash("b")
+
+        assert supervisor.states["b"] == "down"
+        assert not [each for each in supervisor.told() if each.startswith("+")]
+
+    def test_child_that_waits_for_its_restart_stays_down(self) -> None:
+        supervisor = supervise("a", "b", backoff=Backoff(minimum=1, jitter=0)).running()
+        supervisor.crash("a")
+        supervisor.told()
+
+        supervisor.drain()
+        supervisor.advance(2)
+
+        assert supervisor.told() == ["=b"]
+        assert supervisor.states == {"a": "down", "b": "stopping"}
+
+    @every_strategy
+    def test_child_whose_start_is_under_way_is_not_kept(self, strategy: str) -> None:
+        supervisor = supervise("a", "b", strategy=strategy).running()
+        supervisor.slow_to_start = {"b"}
+        supervisor.crash("b")
+        supervisor.told()
+
+        supervisor.drain()
+
+        assert supervisor.told() == ["-b", "=a"]
+
+    def test_supervisor_whose_children_are_down_ends(self) -> None:
+        supervisor = supervise("a").running()
+        supervisor.terminate_child("a")
+
+        supervisor.drain()
+
+        assert supervisor.finished == [None]
+
+    def test_supervisor_ends_when_the_last_child_has_ended_by_itself(self) -> None:
+        supervisor = self.draining()
+
+        for name in ("a", "b", "c"):
+            supervisor.finish(name)
+
+        assert supervisor.finished == [None]
+        assert supervisor.machine.phase is Phase.ENDED
+
+    @every_group
+    def test_supervisor_that_is_stopping_lets_those_drain_whose_turn_has_not_come(self, strategy: str) -> None:
+        supervisor = supervise("a", "b", "c", strategy=strategy).running()
+        supervisor.slow_to_stop = {"c"}
+        supervisor.stop(BROKEN)
+        supervisor.drain()
+        supervisor.stop_is_over("c")
+        told = supervisor.told()
+
+        supervisor.stop()
+
+        assert (told, supervisor.told()) == (["-c", "=b"], ["-b", "-a"])
+        assert supervisor.finished == [BROKEN]
+
+    def test_supervisor_that_has_ended_has_nothing_to_drain(self) -> None:
+        supervisor = supervise("a").running()
+        supervisor.stop()
+
+        supervisor.drain()
+
+        assert supervisor.finished == [None]
+
+    @every_strategy
+    def test_child_that_is_terminated_by_hand_is_answered_when_it_is_down(self, strategy: str) -> None:
+        supervisor = self.draining(strategy)
+
+        waiter = supervisor.terminate_child("c")
+        before = supervisor.answers[waiter][:]
+        supervisor.stop()
+
+        assert (before, supervisor.answer(waiter)) == ([], "done")
+
+
+class TestKill:
+    @every_strategy
+    def test_all_children_are_given_up_at_once(self, strategy: str) -> None:
+        supervisor = supervise("a", "b", strategy=strategy).running()
+
+        supervisor.kill_all()
+
+        assert (supervisor.told(), supervisor.given_up) == ([], ["a", "b"])
+        assert isinstance(supervisor.finished[0], LoopAbandonedError)
+
+    def test_child_that_is_starting_is_given_up_too(self) -> None:
+        supervisor = supervise("a", "b")
+        supervisor.slow_to_start = {"b"}
+        supervisor.begin()
+
+        supervisor.kill_all()
+
+        assert (supervisor.given_up, supervisor.states) == (["a", "b"], {"a": "down", "b": "down"})
+
+    @every_strategy
+    def test_child_with_nothing_in_hand_has_a_moment_to_stop_once_the_drain_is_over(self, strategy: str) -> None:
+        supervisor = supervise("a", "b", strategy=strategy).running()
+        supervisor.slow_to_stop = {"a", "b"}
+        supervisor.drain()
+        supervisor.stop()
+        supervisor.told()
+        supervisor.idle = {"a"}
+
+        supervisor.kill_all()
+        told = supervisor.told()
+        supervisor.stop_takes_too_long("a")
+
+        assert (told, supervisor.given_up) == (["-a"], ["b", "a"])
+        assert supervisor.finished == [None]
+
+    def test_child_that_is_still_kept_is_given_up(self) -> None:
+        supervisor = supervise("a").running()
+        supervisor.drain()
+        supervisor.idle = {"a"}
+
+        supervisor.kill_all()
+
+        assert supervisor.given_up == ["a"]
+
+
 class TestAfterTheEnd:
-    @pytest.mark.parametrize("phase", ["stopping", "ended"])
+    @pytest.mark.parametrize("phase", ["draining", "stopping", "ended"])
     def test_nothing_is_started(self, phase: str) -> None:
         supervisor = supervise("a", "b").running()
         supervisor.terminate_child("b")
         supervisor.told()
-        supervisor.slow_to_stop = {"a"} if phase == "stopping" else set()
-        supervisor.stop()
+        supervisor.slow_to_stop = set() if phase == "ended" else {"a"}
+        if phase == "draining":
+            supervisor.drain()
+        else:
+            supervisor.stop()
 
         waiters = [supervisor.start_child("c"), supervisor.restart_child("b")]
 
         assert [supervisor.answer(waiter) for waiter in waiters] == ["ChildUnavailableError", "ChildUnavailableError"]
         [error] = supervisor.answers[waiters[0]]
         assert isinstance(error, ChildUnavailableError)
-        assert error.state == phase
-        assert supervisor.told() == ["-a"]
+        assert error.state == ("ended" if phase == "ended" else "stopping")
+        assert supervisor.told() == ["=a" if phase == "draining" else "-a"]
 
     def test_a_child_is_down_and_can_be_forgotten(self) -> None:
         supervisor = supervise("a").running()

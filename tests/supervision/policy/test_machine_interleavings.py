@@ -549,8 +549,8 @@ class TestLateReports:
 
 
 NAMES = ("a", "b", "c", "new")
-STEPS = st.tuples(st.integers(0, 12), st.sampled_from(NAMES))
-TERMINATE, RESTART, DELETE, START, WAIT, STOP, TIME_OUT = range(6, 13)
+STEPS = st.tuples(st.integers(0, 16), st.sampled_from(NAMES))
+TERMINATE, RESTART, DELETE, START, WAIT, STOP, TIME_OUT, DRAIN, FINISH_WORK, SLOW_STOP, KILL = range(6, 17)
 
 
 def take(supervisor: Simulator, step: int, name: str) -> None:
@@ -588,8 +588,21 @@ def ask(supervisor: Simulator, step: int, name: str) -> None:
         supervisor.advance(1)
     elif step == TIME_OUT:
         supervisor.advance(60)  # whoever is starting now has taken too long
-    elif step == STOP and name == "new":
+    elif step == FINISH_WORK:
+        supervisor.idle.add(name)
+    elif step == SLOW_STOP and supervisor.states.get(name) == "stopping":
+        supervisor.stop_takes_too_long(name)
+    elif name == "new":
+        end(supervisor, step)
+
+
+def end(supervisor: Simulator, step: int) -> None:
+    if step == STOP:
         supervisor.stop()
+    elif step == DRAIN:
+        supervisor.drain("c")
+    elif step == KILL:
+        supervisor.kill_all()
 
 
 def come_to_rest(supervisor: Simulator) -> None:
@@ -635,6 +648,7 @@ def test_however_things_interleave_every_waiter_is_answered_once_and_all_comes_t
         take(supervisor, step, name)
         note(f"{step} {name}: {supervisor.states}")
         states = list(supervisor.states.values())
+        at_once = len(NAMES) if step == KILL and name == "new" else at_once  # from then on without an order
         assert max(states.count("starting"), states.count("stopping")) <= at_once
     come_to_rest(supervisor)
     at_rest = set(supervisor.states.values())

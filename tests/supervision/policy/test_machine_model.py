@@ -21,6 +21,7 @@ from loopwarden.supervision.policy._effects import (
     EmitEvent,
     Finish,
     GiveUp,
+    Hold,
     Ready,
     Reply,
     Start,
@@ -81,8 +82,8 @@ class RealSupervisor:
                     error = LoopAbandonedError(spec.id, reason)
                     queue.extend(self.machine.start_failed(spec.id, incarnation, error, self.world.now, 0.5))
                 case StartTimer():
-                    pytest.fail("without a back-off nobody is to be woken")
-                case EmitEvent():
+                    pytest.fail("without a back-off there is nothing to wait for")
+                case Hold() | EmitEvent():
                     pass
 
     def start(self, spec: ChildSpec, incarnation: int) -> list[Effect]:
@@ -95,7 +96,7 @@ class RealSupervisor:
                 case "failed":
                     return self.machine.start_failed(spec.id, incarnation, RuntimeError(), self.world.now, 0.5)
                 case "hangs":
-                    return self.machine.start_timed_out(spec.id, incarnation)
+                    return self.machine.timed_out(spec.id, incarnation)
                 case "ignored":
                     return self.machine.ignored(spec.id, incarnation)
         inner = self.inner[spec.id] = RealSupervisor(self.world, inner_spec, self, incarnation)
@@ -113,10 +114,21 @@ class RealSupervisor:
             assert inner.has_ended
         return self.machine.ended(spec.id, incarnation, exit_of(None, asked=True), self.world.now, 0.5)
 
+    def drain(self, cannot: frozenset[str]) -> None:
+        alive = [each for each in self.machine.roster.children.values() if each.state.is_alive]
+        self.carry_out(self.machine.drain({each.incarnation for each in alive if each.id not in cannot}))
+        self.tell_parent_of_the_end()
+        for child in alive:
+            if child.id in self.inner and not self.inner[child.id].has_ended:
+                self.inner[child.id].drain(cannot)
+
     def exited(self, child_id: str, incarnation: int, cause: BaseException | None) -> None:
         """Report the end of a child, and then our own if that follows."""
         ended = exit_of(cause, asked=False)
         self.carry_out(self.machine.ended(child_id, incarnation, ended, self.world.now, 0.5))
+        self.tell_parent_of_the_end()
+
+    def tell_parent_of_the_end(self) -> None:
         if self.has_ended and self.parent is not None:
             self.parent.exited(self.spec.name, self.incarnation, self.cause)
 
@@ -324,6 +336,24 @@ class Forest:
             self.fail(self.leaves[-1])
         return spec
 
+    def end(self) -> None:
+        """Drain the tree, let some of its leaves end meanwhile, and stop it; compare after each step."""
+        cannot = frozenset(leaf for leaf in self.leaves if not self.choices.below(3))
+        note(f"drain, but {sorted(cannot)} cannot")
+        self.model.drain(cannot)
+        self.real.drain(cannot)
+        self.compare()
+        for _ in range(self.choices.below(4)):
+            if not self.model.has_ended:
+                self.crash()
+                self.compare()
+        if not self.model.has_ended:
+            note("stop")
+            self.model.terminate_all("shutdown")
+            self.real.carry_out(self.real.machine.stop())
+            self.compare()
+        assert self.real.has_ended
+
     # Comparing.
 
     def alive(self) -> list[tuple[ModelSupervisor, RealSupervisor]]:
@@ -355,8 +385,12 @@ def test_a_tree_of_supervisors_does_what_the_model_does(count: int) -> None:
         forest = Forest(choices)
         forest.begin()
         forest.compare()
-        while choices.are_left and not forest.model.has_ended:
+        steps = len(data) if choices.below(2) else choices.below(20)
+        while steps and choices.are_left and not forest.model.has_ended:
             forest.step()
             forest.compare()
+            steps -= 1
+        if not forest.model.has_ended:
+            forest.end()
 
     run()

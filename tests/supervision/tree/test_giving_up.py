@@ -10,10 +10,9 @@ from children import ChildFactory, supervising
 
 from loopwarden import ChildSpec, MailboxLoop, Supervisor, Ticket
 from loopwarden.actors import ZOMBIES, AbandonRequest
+from loopwarden.actors.loop._messages import BeginDrain
 from loopwarden.mailbox import InMemoryMailbox
 from loopwarden.supervision import ExitCode, Service
-from loopwarden.supervision.policy._budget import Budget
-from loopwarden.supervision.tree._drain import BeginDrain
 from loopwarden.supervision.tree._executor import AT_ONCE, STOP_MORE_TIMEOUT
 from loopwarden.testing import FakeClock, Hold, ProbeLoop
 
@@ -78,9 +77,8 @@ def test_a_short_time_left_does_not_make_children_be_told_one_after_the_other(cl
         for loop in loops:
             loop.feed("held")
         clock.advance(0)  # each of them is held
-        supervisor.tell(
-            BeginDrain(Budget(clock.monotonic(), 2.0), Ticket(), Ticket())
-        )  # they cannot be paused: they stop
+        now, until = clock.monotonic(), clock.monotonic() + 2.0
+        supervisor.tell(BeginDrain(now, until, until, Ticket(), Ticket()))  # they cannot be paused: they stop
 
         clock.advance(STOP_MORE_TIMEOUT)
 
