@@ -65,7 +65,7 @@ class Child:
     #: True if its stop waits until it has completed what it has in hand, or has had its time for that.
     is_draining: bool = False
     after: After = After.KEEP
-    #: True if somebody asked for its end: then only somebody brings it up again.
+    #: True if its end was asked for: then only a request brings it up again.
     is_terminated: bool = False
     #: True until it is up for the first time as one of the supervisor's first children.
     is_initial: bool = False

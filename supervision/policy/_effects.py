@@ -97,7 +97,7 @@ class StartTimer:
 @final
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """Answer whoever asked for a start or a stop: with nothing, which means done, or with an error."""
+    """Answer a request for a start or a stop: with nothing, which means done, or with an error."""
 
     waiter: Any
     error: Exception | None = None

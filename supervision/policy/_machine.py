@@ -54,7 +54,7 @@ class Outbox:
         self._effects.append(effect)
 
     def answer(self, waiters: list[object], error: Exception | None = None) -> None:
-        """Have everybody answered who waits, and forget them, so that nobody is answered twice."""
+        """Have all waiters answered, and forget them, so that each is answered once."""
         self._effects.extend(Reply(waiter, error) for waiter in waiters)
         waiters.clear()
 
@@ -81,8 +81,9 @@ class Outbox:
 class Roster:
     """Children in start order.
 
-    Groups go strictly one after another: whoever is to be stopped is, from right to left, before anybody is started,
-    from left to right. Without a group only the first start is in order, and everybody else goes as soon as it can.
+    A group goes strictly one after another: first those that are to be stopped, from right to left, then those that
+    are to be started, from left to right. Without a group only the first start is in order, and every other child goes
+    as soon as it can.
     """
 
     def __init__(self, strategy: Strategy, *, sequential: bool) -> None:
@@ -90,7 +91,7 @@ class Roster:
         self._is_ordered = sequential or strategy != "one_for_one"
         #: In start order.
         self.children: dict[str, Child] = {}
-        #: Ids of children that have changed since somebody looked.
+        #: Ids of children that have changed since the last look.
         self.touched: dict[str, None] = {}
         self._by_state: dict[ChildState, dict[str, Child]] = {state: {} for state in ChildState}
         self._to_stop: dict[str, Child] = {}
@@ -291,7 +292,7 @@ class SupervisorMachine:
         was_by_hand = bool(child.start_waiters)
         self._outbox.answer(child.start_waiters, failure)
         if child.is_unwanted:
-            # Whoever added it was told that it failed, so it must not come up with its group after all.
+            # The one who added it was told that it failed, so it must not come up with its group after all.
             self._set_down(child, After.DELETE if child.is_new and child.after is After.RESTART else child.after)
         elif child.is_initial:
             self._set_down(child, After.KEEP)
@@ -333,7 +334,7 @@ class SupervisorMachine:
             return []
         child.last_error = ended.error
         self._outbox.note(EventKind.EXITED, child, error=ended.error, reason=ended.reason.value, attempt=child.restarts)
-        if child.after is not After.RESTART:  # otherwise it comes up with its group, and whoever waits is told then
+        if child.after is not After.RESTART:  # otherwise it comes up with its group, and its waiters are told then
             self._outbox.answer(child.start_waiters, StartFailed(child.id, ended.error, "it was stopped before"))
         if child.is_unwanted:
             self._set_down(child, child.after)
@@ -377,7 +378,7 @@ class SupervisorMachine:
             self.roster.request_stop(child, self._after_end(child))
         else:
             was_waiting = child.state is not ChildState.DOWN
-            child.last_error = None  # it is down because somebody wants it to be
+            child.last_error = None  # it is down because it was asked to be
             self._outbox.answer(child.start_waiters, StartFailed(child.id, None, "it was terminated before"))
             self._set_down(child, self._after_end(child))
             if was_waiting:
@@ -589,7 +590,7 @@ class SupervisorMachine:
         self._outbox.add(Start(child.spec, child.incarnation, child.restarts))
 
     def _set_down(self, child: Child, after: After) -> None:
-        """Put a child where it belongs now that nobody is behind it."""
+        """Put a child where it belongs now that it has ended."""
         was_stopping = child.state is ChildState.STOPPING
         self.roster.clear_stop(child)
         child.retry_at = child.up_since = None

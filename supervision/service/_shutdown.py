@@ -55,7 +55,7 @@ class Shutdown:
     Args:
         ref: The root supervisor.
         timeouts: How long what may take.
-        cut_short: Resolves if nobody wants to wait any more.
+        cut_short: Resolves if the wait is to be cut short.
         clock: The time.
     """
 
@@ -67,11 +67,11 @@ class Shutdown:
         self._phases: list[PhaseReport] = []
         self._are_mailboxes_closed = True
         self._last_deadline: float | None = None
-        #: Resolves when nobody takes messages any more, to how many are in hand then.
+        #: Resolves when no loop takes messages any more, to how many are in hand then.
         self.intake_closed: Ticket[int] = SharedTicket(clock.blocking)
 
     def wait_for(self, ticket: Ticket[Any], seconds: float | None = None) -> bool:
-        """Wait for a ticket, but not longer than the tree lives, or than somebody wants to wait."""
+        """Wait for a ticket, but not longer than the tree lives, or than the wait is cut short."""
         self.wait_first(seconds, ticket, self._ref.ended, self._cut_short)
         return ticket.is_ready()
 
@@ -147,7 +147,7 @@ class Shutdown:
         with suppress(pykka.ActorDeadError):
             self._ref.tell(StopCast(self._left(budget)))
         self.wait_for(self._ref.ended, self._left(budget))
-        # Also if nobody wants to wait, those that have nothing in hand may end by themselves.
+        # Even if the wait is cut short, those that have nothing in hand may end by themselves.
         if self._ref.ended.wait_ready(
             STOP_GRACE if self._cut_short.is_ready() or not budget.seconds else 0.0, self._clock
         ):
@@ -156,12 +156,12 @@ class Shutdown:
         return False
 
     def force(self) -> None:
-        """Give up whoever has not ended; what they have in hand goes back."""
+        """Give up every loop that has not ended; what it has in hand goes back."""
         if self._has_ended:
             return
         is_cut = self._cut_short.is_ready()
         why = "cut short" if is_cut else f"over (shutdown_timeout {self._timeouts.shutdown_timeout:g} s)"
-        text = "the time for the shutdown is %s: whoever has not ended is given up, with messages in hand: %d"
+        text = "the time for the shutdown is %s: loops that have not ended are given up, with messages in hand: %d"
         report(logging.WARNING, text, why, self._count_in_hand())
         self._ref.send(AbandonRequest(reason="the shutdown was cut short" if is_cut else "its time was over"))
         self._ref.ended.wait_ready(self._last_seconds(), self._clock)

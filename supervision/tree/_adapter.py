@@ -178,7 +178,7 @@ class ActorAdapter:
             actor.launch()
 
     def discard(self) -> None:
-        """Tell a loop that it is over, so that it can close what it has opened, and answer whoever spoke to it."""
+        """Tell a loop that it is over, so that it can close what it has opened, and answer what it was asked."""
         self._actor.discard()
         if isinstance(self._actor, LoopActor):
             self._actor.loop.shutdown(timeout=0.0)
@@ -275,7 +275,7 @@ class PykkaAdapter:
         self.plain.launch(watcher.entered)
 
     def discard(self) -> None:
-        """Answer whoever spoke to it."""
+        """Answer what it was asked."""
         self.plain.disown()
 
     def start_paused(self) -> None:

@@ -103,7 +103,7 @@ class StopThrottle:
         self._tell()
 
     def hurry(self) -> None:
-        """Tell all the others, or more of them if some have ended meanwhile: nobody waits for long to be told."""
+        """Tell all the others, or more of them if some have ended meanwhile: none waits for long to be told."""
         self._timer = None
         self._at_once = 2 * self._at_once if self._has_progress else math.inf
         self._tell()
@@ -124,7 +124,7 @@ class StopThrottle:
             self._has_progress = False
             try:
                 self._timer = self._clock.call_later(STOP_MORE_TIMEOUT, lambda: self._put(StopMore()))
-            except RuntimeError:  # no thread for timers: then nobody waits
+            except RuntimeError:  # no thread for timers: then none waits
                 self._at_once = math.inf
                 self._tell()
         elif not self._waiting:
@@ -176,16 +176,16 @@ class EffectExecutor:
         self._dice = clock.blocking.dice()
         self._incarnations: dict[int, Incarnation] = {}
         self._timers: dict[str, Timer] = {}
-        self._wanted: dict[str, float] = {}  # seconds that whoever asked for the end allows
+        self._wanted: dict[str, float] = {}  # seconds that the request for the end allows
         self._in_hand: tuple[InHand, ...] = ()
-        self._budget = 0.0  # seconds that whoever stops the supervisor allows
+        self._budget = 0.0  # seconds that the request to stop the supervisor allows
 
     def begin(self) -> None:
         """Start the first children."""
         self.carry_out(self.machine.begin())
 
     def allow(self, child_id: str, seconds: float) -> None:
-        """Let a child have that many seconds to stop, if that is more than its spec says; asked by whoever stops it."""
+        """Let a child have that many seconds to stop, as a request says, if that is more than its spec does."""
         self._wanted[child_id] = seconds
 
     @property
@@ -321,7 +321,7 @@ class EffectExecutor:
 
     def carry_out(self, effects: list[Effect]) -> None:  # noqa: C901  one branch for each effect
         """Do what the machine has decided."""
-        # First the refs, so that whoever is told or answered below sees through them what has happened.
+        # First the refs, so that those who are told or answered below see through them what has happened.
         self._publish_changes()
         for effect in effects:
             match effect:
@@ -351,7 +351,7 @@ class EffectExecutor:
         incarnation = Incarnation(effect.spec, effect.incarnation, self._put)
         self._incarnations[effect.incarnation] = incarnation
         incarnation.begin(self._threads, lambda: make_child(effect.spec, self._clock, effect.restarts), self._clock)
-        self._publish(effect.spec.id)  # so that whoever asks knows since when it starts
+        self._publish(effect.spec.id)  # so that its ref tells since when it starts
 
     def _stop(self, incarnation: Incarnation, *, is_last: bool) -> None:
         share = self._budget if incarnation.is_supervisor else self._budget * SHARES[incarnation.spec.priority]

@@ -96,7 +96,7 @@ class StopMore:
 @final
 @dataclass(frozen=True, slots=True)
 class Abandoned:
-    """A worker of a child was given up, as somebody had asked."""
+    """A worker of a child was given up, as requested."""
 
     child: str
     request: AbandonRequest
@@ -161,7 +161,7 @@ class Incarnation:
     number: int
     #: Takes what is to be reported to the supervisor.
     put: Callable[[object], None]
-    #: Nobody yet while the factory is at work.
+    #: None while the factory is at work.
     adapter: ChildAdapter | None = None
     #: Resolves when the factory has returned.
     made: Ticket[None] | None = None
@@ -180,7 +180,7 @@ class Incarnation:
     alarm: int = 0
     # Runs out when it has had its time to start, or to stop.
     _timer: Timer | None = None
-    # What the factory has made, or that nobody waits for it any more, whichever comes first.
+    # What the factory has made, or that it is not waited for any more, whichever comes first.
     _outcome: Slot[FactoryReturned | None] | None = None
 
     def begin(self, threads: ThreadCache, make: Callable[[], ChildAdapter | None], clock: Clock) -> None:
@@ -284,7 +284,7 @@ class Incarnation:
             self._timer.cancel()
 
     def stopping_for(self, clock: Clock) -> float:
-        """Return the seconds since it was asked to end; 0 if nobody has."""
+        """Return the seconds since it was asked to end; 0 if it was not."""
         return 0.0 if self.stopping_since is None else clock.monotonic() - self.stopping_since
 
     def result_so_far(self, clock: Clock) -> ShutdownResult:

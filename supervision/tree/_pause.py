@@ -83,7 +83,7 @@ class TreePause:
         if ref is not None:
             return ref.send(_without_ticket(request))
         answer: Ticket[IntakeStatus] = Ticket(self._clock.blocking)
-        answer.complete(_absent(child_id, taking=False))  # nobody is there to take anything
+        answer.complete(_absent(child_id, taking=False))  # there is no loop that could take anything
         return answer
 
     def _refuse_late(self, request: IntakeRequest) -> None:

@@ -122,7 +122,7 @@ class Supervisor(ControlActor):
 
         Raises:
             StartFailed: if one of them cannot be started; then the others have been stopped, and it has ended.
-            ActorDeadError: if somebody stops it meanwhile.
+            ActorDeadError: if it is stopped meanwhile.
         """
         ref = cls(name, clock=clock, **options).launch()
         try:
@@ -143,7 +143,7 @@ class Supervisor(ControlActor):
         """Start a supervisor for a ``with`` block, at the end of which everything that it has started is gone.
 
         Raises:
-            SupervisorGaveUp: at the end of the block, if it gave up and nobody has heard of that from `wait`.
+            SupervisorGaveUp: at the end of the block, if it gave up and no `wait` has told so.
         """
         ref = cls.start(name, clock=clock, **options)
         try:
@@ -174,7 +174,7 @@ class Supervisor(ControlActor):
         return f"Supervisor {self.name!r}"
 
     def pause_at_start(self) -> None:
-        """Let nobody below take messages until a `ResumeRequest`; called before the launch."""
+        """Let no loop below take messages until a `ResumeRequest`; called before the launch."""
         self._executor.pause.turn_off()
 
     def forward_events(self, listener: Callable[[SupervisionEvent], object]) -> None:
@@ -192,11 +192,11 @@ class Supervisor(ControlActor):
         except Exception as refusal:
             if message in _REPORTS:
                 raise  # a fault of ours, which a supervisor above is to hear of
-            # As an answer, not as an exception: what cannot be done must not end whoever was told to do it.
+            # As an answer, not as an exception: a request that cannot be met must not end the supervisor.
             refused: Ticket[None] = Ticket(self.clock.blocking)
             refused.fail(refusal)
             if not isinstance(refusal, SupervisionError):
-                report(logging.WARNING, "%s was told what it cannot do", self._actor_ref, error=refusal)
+                report(logging.WARNING, "%s rejected a request", self._actor_ref, error=refusal)
             return Deferred(refused)
 
     @override

@@ -69,7 +69,7 @@ def supervisor_in(spec: ChildSpec) -> SupervisorSpec | None:
 class ModelChild:
     spec: ChildSpec
     is_running: bool = False
-    #: Somebody took it down, so only somebody brings it up: the one agreed difference to Erlang.
+    #: A request took it down, so only a request brings it up: the one agreed difference to Erlang.
     is_terminated: bool = False
     inner: ModelSupervisor | None = None
 
@@ -202,7 +202,7 @@ class ModelSupervisor:
             failed = self.try_restart(failed)
 
     def try_restart(self, child: ModelChild) -> ModelChild | None:
-        """Restart a child and whoever goes with it; return the one that could not be started."""
+        """Restart a child and those that go with it; return the one that could not be started."""
         place = self.children.index(child)
         first, last = {
             "one_for_one": (place, place + 1),
@@ -250,7 +250,7 @@ class ModelSupervisor:
             return "ChildNotFoundError"
         if child.is_running:
             return "ChildBusyError"
-        # If it fails, whoever asked has it in hand.
+        # If it fails, the next try is up to the one who asked.
         child.is_terminated = False
         return "done" if self.start(child) else "StartFailed"
 

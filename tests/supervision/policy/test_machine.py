@@ -290,7 +290,7 @@ class TestEnd:
     def test_the_end_of_a_stranger_is_ignored(self) -> None:
         supervisor = supervise("a").running()
 
-        effects = supervisor.machine.ended("nobody", 1, ENDS["error"], 0.0, ROLL)
+        effects = supervisor.machine.ended("unknown", 1, ENDS["error"], 0.0, ROLL)
 
         assert effects == []
 
@@ -852,7 +852,7 @@ class TestTerminateChild:
     def test_a_stranger_is_not_found(self) -> None:
         supervisor = supervise().running()
 
-        waiter = supervisor.terminate_child("nobody")
+        waiter = supervisor.terminate_child("unknown")
 
         assert supervisor.answer(waiter) == "ChildNotFoundError"
 
@@ -909,7 +909,7 @@ class TestRestartChild:
     def test_a_stranger_is_not_found(self) -> None:
         supervisor = supervise().running()
 
-        waiter = supervisor.restart_child("nobody")
+        waiter = supervisor.restart_child("unknown")
 
         assert supervisor.answer(waiter) == "ChildNotFoundError"
 
@@ -957,7 +957,7 @@ class TestDeleteChild:
     def test_a_stranger_is_not_found(self) -> None:
         supervisor = supervise().running()
 
-        waiter = supervisor.delete_child("nobody")
+        waiter = supervisor.delete_child("unknown")
 
         assert supervisor.answer(waiter) == "ChildNotFoundError"
 
@@ -983,7 +983,7 @@ class TestDeleteChild:
 
 
 class TestHeldDown:
-    """Restart types judge only ends that nobody asked for, and what somebody took down only somebody brings up."""
+    """Restart types judge only ends that were not asked for; what a request took down only a request brings up."""
 
     @pytest.mark.parametrize(
         ("restart", "states"),

@@ -587,7 +587,7 @@ def ask(supervisor: Simulator, step: int, name: str) -> None:
     elif step == WAIT:
         supervisor.advance(1)
     elif step == TIME_OUT:
-        supervisor.advance(60)  # whoever is starting now has taken too long
+        supervisor.advance(60)  # a start that is under way now has taken too long
     elif step == FINISH_WORK:
         supervisor.idle.add(name)
     elif step == SLOW_STOP and supervisor.states.get(name) == "stopping":

@@ -302,7 +302,7 @@ class Forest:
             note(f"start {spec.id} in {model.spec.name}")
             answers = model.start_child(spec), real.ask(lambda waiter: machine.start_child(spec, waiter))
         else:
-            child_id = self.choices.of([each.spec.id for each in model.children] or ["nobody"])
+            child_id = self.choices.of([each.spec.id for each in model.children] or ["unknown"])
             note(f"{operation} {child_id} in {model.spec.name}")
             match operation:
                 case "terminate":
