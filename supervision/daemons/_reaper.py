@@ -118,7 +118,10 @@ class ReaperActor(ControlActor):
                 if isinstance(each.mailbox, _SupportsWatch):
                     each.unwatch = each.mailbox.watch_due(partial(self._tell_itself, _Due(number)))
             except Exception as error:  # noqa: BLE001  a back end may be anybody's: then it is looked at now and then
-                report(logging.WARNING, "mailbox %r cannot be watched", each.mailbox.name, error=error)
+                name = each.mailbox.name
+                report(
+                    logging.WARNING, "could not watch mailbox %r, checking it every %g s", name, RECHECK, error=error
+                )
             self._reap(number)
 
     @override
@@ -136,7 +139,7 @@ class ReaperActor(ControlActor):
             case _Done():
                 self._rest(known)
             case _:
-                raise UnsupportedRequestError(str(self.actor_ref), type_name(message), "it only reaps")
+                raise UnsupportedRequestError(str(self.actor_ref), type_name(message), "a reaper takes no requests")
         return None
 
     def _reap(self, number: int) -> None:
@@ -169,7 +172,7 @@ class ReaperActor(ControlActor):
         if done.reaped is None:
             each.failures += 1
             if each.failures == 1:
-                report(logging.WARNING, "mailbox %r cannot be reaped now", each.mailbox.name, error=done.error)
+                report(logging.WARNING, "could not reap mailbox %r, retrying", each.mailbox.name, error=done.error)
             delay: float | None = self._backoff.delay(each.failures, roll=0.5)
         else:
             each.failures = 0
@@ -185,7 +188,7 @@ class ReaperActor(ControlActor):
             try:
                 each.timer = self.clock.call_later(max(delay, 0.0), lambda: self._tell_itself(due))
             except RuntimeError as error:
-                report(logging.ERROR, "no thread for the timer of mailbox %r", each.mailbox.name, error=error)
+                report(logging.ERROR, "could not start a timer to reap mailbox %r", each.mailbox.name, error=error)
 
     def _forget(self, number: int) -> None:
         each = self._rounds.pop(number)

@@ -80,10 +80,10 @@ class DaemonScope:
             StartFailed: if it cannot be started.
         """
         if self._is_over:
-            raise RuntimeError(f"{self!r} is over: nobody would stop what it starts now")
+            raise RuntimeError(f"{self!r} has ended, and cannot start another daemon")
         if isinstance(daemon, ControlActor):
             if daemon.is_launched:
-                raise TypeError(f"a scope owns what it has started itself, but {daemon} runs already")
+                raise TypeError(f"spawn() takes an actor that is not started, but {daemon} is")
             actor, called = daemon, name or str(daemon.actor_ref)
         elif callable(daemon) and not isinstance(daemon, type):
             called = name or str(getattr(daemon, "__name__", type(daemon).__name__))

@@ -166,9 +166,9 @@ class WatchdogActor(ControlActor):
             case _MoreZombies():
                 if len(ZOMBIES) > self._max_zombies:
                     names = ", ".join(ZOMBIES.names)
-                    self._depart(ExitCode.TOO_MANY_ZOMBIES, f"{len(ZOMBIES)} threads were given up: {names}")
+                    self._depart(ExitCode.TOO_MANY_ZOMBIES, f"{len(ZOMBIES)} threads were abandoned: {names}")
             case _:
-                raise UnsupportedRequestError(str(self.actor_ref), type_name(message), "it only watches")
+                raise UnsupportedRequestError(str(self.actor_ref), type_name(message), "a watchdog takes no requests")
         return None
 
     def _forget_the_gone(self) -> None:
@@ -193,7 +193,7 @@ class WatchdogActor(ControlActor):
         try:
             self._timer = self.clock.call_later(self._interval, lambda: self._tell_itself(_Look()))
         except RuntimeError as error:
-            report(logging.ERROR, "the watchdog has no thread for its timer, and sleeps for ever", error=error)
+            report(logging.ERROR, "could not start the timer of the watchdog, which watches no more", error=error)
 
     def _note_zombie(self) -> None:
         self._tell_itself(_MoreZombies())

@@ -122,7 +122,7 @@ class ProbeHandler(BaseHTTPRequestHandler):
             body = json.dumps(answer.model_dump(mode="json"))
             status = HTTPStatus.OK if answer.ok else HTTPStatus.SERVICE_UNAVAILABLE
         except BaseException as error:  # noqa: BLE001  isolates user code: the client is answered all the same
-            report(logging.ERROR, "what answers the %s probe raised", probe, error=error)
+            report(logging.ERROR, "could not answer the %s probe", probe, error=error)
             body = json.dumps({"error": "the probe could not be answered"})
             status = HTTPStatus.INTERNAL_SERVER_ERROR
         self._send(status, body)
@@ -220,7 +220,7 @@ class ProbeListener(ThreadingHTTPServer):
         """Give a connection its thread and its deadline; close it if it finds no room, or no thread."""
         connection = ProbeConnection(request, self._clock.blocking)
         if not self._make_room():
-            report(logging.DEBUG, "there are %d connections to the probes, and one more is refused", self._most)
+            report(logging.DEBUG, "refused a connection to the probes: there are %d already", self._most)
             connection.close()
             return
         with self._lock:
@@ -235,7 +235,7 @@ class ProbeListener(ThreadingHTTPServer):
             timers.append(self._clock.call_later(self._seconds, connection.cut))
             self._clock.blocking.start_thread(converse, "loopwarden-probe")
         except RuntimeError as error:
-            report(logging.WARNING, "there is no thread to answer a probe", error=error)
+            report(logging.WARNING, "could not start a thread to answer a probe", error=error)
             self._end(connection, timers)
 
     def _make_room(self) -> bool:
@@ -256,9 +256,9 @@ class ProbeListener(ThreadingHTTPServer):
         try:
             ProbeHandler(connection, self._answer, self)
         except OSError as error:
-            report(logging.DEBUG, "a client of the probes has gone: %s", error)
+            report(logging.DEBUG, "a client of the probes disconnected: %s", error)
         except BaseException as error:  # noqa: BLE001  garbage that nobody has thought of must not go unnoticed
-            report(logging.ERROR, "a request to the probes could not be handled", error=error)
+            report(logging.ERROR, "could not handle a request to the probes", error=error)
         finally:
             self._end(connection, timers)
 

@@ -123,7 +123,7 @@ class ProbeServer:
         """
         with self._lock:
             if self._is_served:
-                raise RuntimeError(f"{self!r} can be served once only")
+                raise RuntimeError(f"{self!r} can be served only once")
             if self._is_closed:
                 return
             self._is_served = True
@@ -155,7 +155,7 @@ class ProbeServer:
             self._is_resting = False
         except OSError as error:
             if not self._is_resting:
-                report(logging.WARNING, "the system has no socket for a probe: %s", error)
+                report(logging.WARNING, "could not accept a connection to the probes, retrying: %s", error)
             self._is_resting = True
             # The connection stays in line and would wake this thread over and over.
             with suppress(RuntimeError):  # no thread for the timer: then it is over and over

@@ -96,7 +96,7 @@ def judge_health(
         case Probe.STARTUP:
             reasons = [] if is_closing else _absences(missing)
             reasons += [
-                f"loop {each.loop_name!r} has not looked for messages yet"
+                f"loop {each.loop_name!r} has not polled yet"
                 for each in statuses
                 if not each.polled and each.state is not LoopState.STOPPED
             ]
@@ -106,7 +106,7 @@ def judge_health(
 
 
 def _absences(missing: Sequence[str]) -> list[str]:
-    return [f"there is no answer from {name!r}" for name in missing]
+    return [f"no answer from {name!r}" for name in missing]
 
 
 def _hangs(status: HealthStatus, policy: StallPolicy) -> Iterator[str]:
@@ -117,7 +117,7 @@ def _hangs(status: HealthStatus, policy: StallPolicy) -> Iterator[str]:
         if silence < policy.threshold + STEPS * policy.grace:
             continue
         if status.starting_since is not None:
-            yield f"loop {status.loop_name!r} has been starting for {silence:.1f} s longer than it may"
+            yield f"loop {status.loop_name!r} has been starting for {silence:.1f} s longer than allowed"
         else:
             yield f"loop {status.loop_name!r}: worker {worker.worker} has given no sign of life for {silence:.1f} s"
 
@@ -126,8 +126,8 @@ def _unwilling(status: HealthStatus, policy: StallPolicy, now: float) -> str | N
     loop = f"loop {status.loop_name!r}"
     if status.activity is Activity.BACKING_OFF:
         if status.retry_at is None or status.retry_at <= now:
-            return f"{loop} is backing off until it is started again"
-        return f"{loop} is backing off, and is started again in {status.retry_at - now:.1f} s"
+            return f"{loop} is backing off until its restart"
+        return f"{loop} is backing off; it will be restarted in {status.retry_at - now:.1f} s"
     if status.starting_since is not None:
         return f"{loop} has been starting for {max(0.0, now - status.starting_since):.1f} s"
     if status.state is not LoopState.RUNNING:
@@ -145,7 +145,7 @@ def _trouble(status: HealthStatus, policy: StallPolicy, now: float) -> str | Non
         return f" is stalled: it has given no sign of life for {silence:.1f} s"
     away_since = _away_since(status, now)
     if away_since is not None:
-        return f": the broker has been away for {max(0.0, now - away_since):.1f} s"
+        return f": its mailbox has been unavailable for {max(0.0, now - away_since):.1f} s"
     return None
 
 

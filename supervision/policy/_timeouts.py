@@ -144,14 +144,14 @@ def _lease_doubt(its: Timeouts) -> str | None:
     if longest is not None and lease <= longest:
         return (
             f"visibility_timeout {_plain(lease)} is not longer than longest_handler {_plain(longest)}, so a message"
-            " that takes its longest is delivered to somebody else while it is worked on, unless its handler calls"
+            " that takes its longest is delivered to another worker while it is being handled, unless its handler calls"
             " beat(): raise visibility_timeout"
         )
     if lease <= its.drain_timeout + (longest or 0.0):
         return (
             f"visibility_timeout {_plain(lease)} is not longer than"
             f" {_sum(drain_timeout=its.drain_timeout, longest_handler=longest)}, so a message in hand may be delivered"
-            " to somebody else while it is drained: raise visibility_timeout"
+            " to another worker while it is drained: raise visibility_timeout"
         )
     return None
 
@@ -179,7 +179,7 @@ def _handler_doubt(its: Timeouts) -> str | None:
         remedy = "shutdown_timeout"
     return (
         f"longest_handler {_plain(longest)} is longer than {limit}, so a shutdown gives up a message that takes its"
-        f" longest, and it is delivered again: raise {remedy}, or have the handler ask stop_asked()"
+        f" longest, and it is delivered again: raise {remedy}, or have the handler check stop_asked()"
     )
 
 
@@ -192,7 +192,7 @@ def _background_doubt(its: Timeouts, children: Sequence[str]) -> str | None:
         f"longest_handler {_plain(longest)} is longer than {share * 100:g} % of shutdown_timeout"
         f" {_plain(its.shutdown_timeout)}, the share of children of background priority ({named}), so a shutdown gives"
         " up a message of theirs that takes its longest, and it is delivered again: raise shutdown_timeout, or have"
-        " the handler ask stop_asked()"
+        " the handler check stop_asked()"
     )
 
 
@@ -202,7 +202,7 @@ def _grace_doubt(its: Timeouts) -> str | None:
         return None
     return (
         f"grace {_plain(its.grace)} is less than {_plain(SPARE_GRACE)} s longer than shutdown_timeout"
-        f" {_plain(its.shutdown_timeout)}, so there is hardly time to give back what was in hand and to exit, and"
+        f" {_plain(its.shutdown_timeout)}, so there is hardly time to return the messages in hand and to exit, and"
         f" Kubernetes counts preStop in as well: raise grace to {_plain(enough)}"
     )
 

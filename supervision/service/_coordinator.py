@@ -128,7 +128,7 @@ class ShutdownCoordinator:
         """
         for each in (callback, cut_short):
             if each is not None and not callable(each):
-                raise TypeError(f"register() takes something to call, got {describe(each)}")
+                raise TypeError(f"register() takes a callable, got {describe(each)}")
         with self._lock:
             is_late = self.add(callback, cut_short)
         if is_late:
@@ -193,7 +193,7 @@ def _call(callback: Callable[[], object]) -> None:
     try:
         callback()
     except BaseException as error:  # noqa: BLE001  isolates user code: the others must be called too
-        report(logging.ERROR, "%r, a callback of the shutdown, raised", callback, error=error)
+        report(logging.ERROR, "shutdown callback %r raised", callback, error=error)
 
 
 at_fork(in_child=ShutdownCoordinator.begin_anew)

@@ -159,7 +159,7 @@ class LoopGroup:
             raise BaseExceptionGroup(f"loops of the group have failed: {names}", list(self._failures.values()))
         cause = self._service.ref.ended.wait(0).cause if report.error is not None else None
         if cause is not None:  # a loop was not even made
-            raise BaseExceptionGroup("the loops could not be run", [cause])
+            raise BaseExceptionGroup("the loops could not be started", [cause])
 
     def shutdown(self, *, timeout: float | None = None) -> bool:
         """End all loops together, and wait for that; say whether all ended cleanly.

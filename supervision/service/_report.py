@@ -94,7 +94,7 @@ class ShutdownReport(_Part):
     @override
     def __str__(self) -> str:
         clean = sum(loop.clean for loop in self.loops)
-        fates = ", ".join(f"{count} {fate}" for fate, count in self.counts.items()) or "none was in hand"
+        fates = ", ".join(f"{count} {fate}" for fate, count in self.counts.items()) or "none in hand"
         lines = [
             f"shutdown ({self.reason}) took {self.duration:.3f} s of {self.budget:g} s",
             f"loops: {clean} of {len(self.loops)} ended cleanly",
@@ -110,7 +110,7 @@ class ShutdownReport(_Part):
 
 def _what_happened(loop: LoopReport) -> str:
     if loop.abandoned:
-        return f"given up{'' if loop.stack is None else f', at{chr(10)}{loop.stack.rstrip()}'}"
+        return f"abandoned{'' if loop.stack is None else f', at{chr(10)}{loop.stack.rstrip()}'}"
     return loop.error or "did not end cleanly"
 
 
@@ -147,7 +147,7 @@ def with_left_behind(loops: tuple[LoopReport, ...], threads: tuple[str, ...]) ->
         left = [each for each in threads if each in {name, *(f"{name}-{kind}" for kind in THREADS)}]
         if not left or not loop.clean:
             return loop
-        text = f"given up before the shutdown, and still running: {', '.join(left)}"
+        text = f"abandoned before the shutdown, and still running: {', '.join(left)}"
         return loop.model_copy(update={"clean": False, "error": text})
 
     return tuple(judge(loop) for loop in loops)

@@ -92,9 +92,9 @@ class Service:
         if isinstance(tree, Supervisor) and tree.ended.is_ready():
             raise ValueError(f"{tree.actor_ref} has ended, and cannot be run again: make a new one")
         for what, given in (("mailboxes", mailboxes), ("pools", pools)):
-            for each in as_tuple(what, given, "what can be closed"):
+            for each in as_tuple(what, given, "objects with a close method"):
                 if not callable(getattr(each, "close", None)):
-                    raise TypeError(f"{what} must be what can be closed, got {describe(each)} among them")
+                    raise TypeError(f"{what} must have a close method, got {describe(each)} among them")
         self._has_run = False
         self.timeouts = timeouts_of(timeouts)
         self._tree = tree
@@ -236,13 +236,13 @@ class Service:
             ValueError: if the time-out is none.
         """
         if not isinstance(reason, str):  # pyright: ignore[reportUnnecessaryIsInstance]  a caller without types
-            raise TypeError(f"the reason of a shutdown must be a text, got {describe(reason)}")
+            raise TypeError(f"reason must be a string, got {describe(reason)}")
         seconds = self.timeouts.shutdown_timeout if timeout is None else checked_timeout(timeout)
         write(self._asked, (reason, Budget(self._clock.monotonic(), seconds)))
 
     def cut_short(self) -> None:
         """Ask for the end at once: what is in hand goes back, and whoever has it is given up."""
-        self.shut_down("asked to, at once", 0.0)
+        self.shut_down("cut short", 0.0)
         write(self._cut_short)
 
     @property

@@ -99,7 +99,7 @@ class SignalRelay:
         except ValueError:
             report(
                 logging.WARNING,
-                "no signals are heard, because %r is not the main thread: end it by a call",
+                "signals are not handled, because %r is not the main thread: shut down by a call instead",
                 threading.current_thread().name,
             )
             near.close()
@@ -128,7 +128,7 @@ class SignalRelay:
         if near is None or far is None:
             return
         if threading.current_thread() is not threading.main_thread():
-            raise RuntimeError("a SignalRelay can be closed on the main thread only, which alone may set handlers")
+            raise RuntimeError("a SignalRelay can be closed only on the main thread, which alone may set handlers")
         self._near = self._far = None
         _open_relays.discard(self)
         try:
@@ -157,7 +157,7 @@ class SignalRelay:
         except (OSError, ValueError):  # whoever it belonged to has closed it
             found = signal.set_wakeup_fd(-1)
         if found != ours:
-            report(logging.WARNING, "somebody else has replaced the wake-up descriptor of signals meanwhile")
+            report(logging.WARNING, "other code has replaced the wake-up descriptor of signals, which stays replaced")
             signal.set_wakeup_fd(found)
 
     def forget_parent(self) -> None:
@@ -199,7 +199,7 @@ class SignalRelay:
         try:
             self._callback(number)
         except BaseException as error:  # noqa: BLE001  isolates user code: the next signal must be heard
-            report(logging.ERROR, "what was to be done about signal %d raised", number, error=error)
+            report(logging.ERROR, "the callback for signal %d raised", number, error=error)
 
     def __enter__(self) -> Self:
         return self.open()
@@ -224,7 +224,8 @@ def signal_name(number: int) -> str:
 def _checked(number: int) -> int:
     if number not in signal.valid_signals() or number in {signal.SIGKILL, signal.SIGSTOP}:
         raise ValueError(
-            f"signals must be such as signal.SIGTERM, that a process can hear, got {describe(number)} among them"
+            "signals must be signals that a process can handle, such as signal.SIGTERM,"
+            f" got {describe(number)} among them"
         )
     return number
 

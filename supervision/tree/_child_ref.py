@@ -312,7 +312,7 @@ class ChildRef(ControlRef):
         if ref is None:
             return False
         if not isinstance(ref, LoopRef):
-            raise UnsupportedRequestError(str(self), "post()", "it is no loop")
+            raise UnsupportedRequestError(str(self), "post()", "it is not a loop")
         return ref.post(work)
 
     @property

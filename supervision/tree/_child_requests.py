@@ -126,7 +126,7 @@ class ChildRequests:
             case ResizeRequest():
                 raise self.unsupported(message, "it is not a pool: give a template")
             case _:
-                raise self.unsupported(message, "it is no request of a supervisor")
+                raise self.unsupported(message, "it is not a request that a supervisor knows")
 
     def _start_child(self, spec: ChildSpec) -> Ticket[ChildRef]:
         """Add a child and start it."""

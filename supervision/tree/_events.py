@@ -130,7 +130,7 @@ class EventStream:
         """
         event = self._next(timeout)
         if event is None and self.closed:
-            raise ValueError(f"{self!r} has no events any more: subscribe() gives a new one")
+            raise ValueError(f"{self!r} has no more events: subscribe() gives a new one")
         if event is None:
             raise ActorDeadError(f"the supervisor of {self!r}")
         return event
@@ -222,7 +222,7 @@ class EventLog:
         if note.kind is EventKind.START_FAILED:
             report(logging.WARNING, "child %r could not be started: %s", note.child, describe(note.error))
         elif note.kind is EventKind.RESTARTING:
-            report(logging.INFO, "child %r is started again in %.1f s", note.child, note.delay)
+            report(logging.INFO, "child %r will be restarted in %.1f s", note.child, note.delay)
         elif note.kind is EventKind.CHILD_GAVE_UP:
             report(logging.ERROR, "child %r failed too often, and stays down: %s", note.child, describe(note.error))
 
@@ -239,7 +239,7 @@ class EventLog:
                     continue  # it is being restarted, and listens again when it is back
                 self.unsubscribe(listener)
                 if not isinstance(error, pykka.ActorDeadError):
-                    report(logging.WARNING, "%r listens no more", listener, error=error)
+                    report(logging.WARNING, "could not tell %r an event, so it is unsubscribed", listener, error=error)
         if self.forward is not None:
             self.forward(event)
 

@@ -131,7 +131,7 @@ class ChildSpec(_Spec):
         if self.actor is None and (self.args or self.kwargs):
             return "args, kwargs: they are for actor, but start takes no arguments"
         if self.significant and self.restart == "permanent":
-            return "significant: a permanent child is always started again, so its end can mean nothing"
+            return "significant: a permanent child is always restarted, so it cannot be significant"
         return None
 
 
@@ -162,7 +162,7 @@ class SupervisorSpec(_Spec):
             return "template: a pool is one_for_one, has no other children, and no auto_shutdown"
         twice = [child for child, count in Counter(child.id for child in self.children).items() if count > 1]
         if twice:
-            return f"children: the id {twice[0]!r} is there twice"
+            return f"children: the id {twice[0]!r} is used twice"
         faults = [self.objection_to(child) for child in (*self.children, *([self.template] if self.template else []))]
         return next((f"children: {fault}" for fault in faults if fault is not None), None)
 

@@ -855,7 +855,7 @@ def test_one_zombie_too_many_ends_the_process_when_all_else_is_given_back(
         assert [message.body for message in unstarted] == list(range(1, 10))
         assert returned == 10
         assert all_ended == [True, True, True]
-        assert "2 threads were given up: herd-" in caplog.text
+        assert "2 threads were abandoned: herd-" in caplog.text
         assert not busy.is_released
 
 
@@ -951,7 +951,7 @@ def test_its_end_leaves_no_thread_no_timer_and_no_listener(clock: FakeClock, job
 
 
 def test_it_only_watches(clock: FakeClock) -> None:
-    with Watch(clock) as watch, pytest.raises(UnsupportedRequestError, match="it only watches"):
+    with Watch(clock) as watch, pytest.raises(UnsupportedRequestError, match="a watchdog takes no requests"):
         watch.ref.ask("something else")
 
 
@@ -974,7 +974,7 @@ def test_a_machine_without_a_thread_for_timers_does_not_end_it(caplog: pytest.Lo
     ref = WatchdogActor.start([], clock=SystemClock(FaultyBlocking(before_start=refuse)))
     ref.ready.wait(timeout=60)
 
-    assert "the watchdog has no thread for its timer" in caplog.text
+    assert "could not start the timer of the watchdog" in caplog.text
     ref.stop(timeout=60)
 
 
@@ -1016,7 +1016,7 @@ def test_a_process_with_too_many_threads_that_hang_for_ever_ends_with_its_own_co
 
     assert ended.returncode == ExitCode.TOO_MANY_ZOMBIES, ended.stderr
     assert f"in hang_in_{way}" in ended.stderr
-    assert "2 threads were given up: stuck-worker, stuck-worker" in ended.stderr
+    assert "2 threads were abandoned: stuck-worker, stuck-worker" in ended.stderr
     assert (stuck.approximate_count(), others.approximate_count()) == (2, 10)
     assert sorted(drain(stuck)) == ["first", "second"]
     # The one that was in hand comes back after its back-off, all others are there at once.

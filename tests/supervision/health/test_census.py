@@ -311,7 +311,7 @@ def test_prober_takes_a_broker_that_is_away_for_no_reason_to_restart_but_one_to_
         prober = Prober([supervisor], clock=clock)
 
         assert prober.answer(Probe.LIVE).ok
-        assert prober.answer(Probe.READY).reasons == ("loop 'loop': the broker has been away for 0.0 s",)
+        assert prober.answer(Probe.READY).reasons == ("loop 'loop': its mailbox has been unavailable for 0.0 s",)
 
 
 def test_prober_passes_over_one_that_was_stopped_while_it_backed_off(factory: ChildFactory, clock: FakeClock) -> None:

@@ -246,7 +246,7 @@ def test_an_answer_that_raises_is_a_500_and_logged_each_time(
 
     assert answers == [500, 200, 500]
     assert body == b'{"error": "the probe could not be answered"}'
-    assert [record.message for record in caplog.records] == ["what answers the ready probe raised"] * 3
+    assert [record.message for record in caplog.records] == ["could not answer the ready probe"] * 3
     assert capfd.readouterr() == ("", "")
 
 
@@ -400,7 +400,7 @@ def test_probe_server_closes_a_connection_that_gets_no_thread_and_serves_the_nex
             assert is_cut(client)
         assert ask(server)[0] == 200
 
-    assert [record.message for record in caplog.records] == ["there is no thread to answer a probe"]
+    assert [record.message for record in caplog.records] == ["could not start a thread to answer a probe"]
 
 
 def test_probe_server_closes_a_connection_that_gets_no_timer_and_serves_the_next(
@@ -419,7 +419,7 @@ def test_probe_server_closes_a_connection_that_gets_no_timer_and_serves_the_next
             assert is_cut(client)
         assert ask(server)[0] == 200
 
-    assert [record.message for record in caplog.records] == ["there is no thread to answer a probe"]
+    assert [record.message for record in caplog.records] == ["could not start a thread to answer a probe"]
 
 
 @contextmanager
@@ -634,7 +634,7 @@ def test_what_was_closed_is_not_served() -> None:
 def test_it_is_served_once_only() -> None:
     with serving() as server:
         ask(server)
-        with pytest.raises(RuntimeError, match="once only"):
+        with pytest.raises(RuntimeError, match="only once"):
             server.serve(Token())
 
 

@@ -43,7 +43,7 @@ ONE_DEGRADED = loop(
     workers=(worker(), worker(8, activity=Activity.DEGRADED, activity_since=NOW - 4.0, silent_for=3_600.0))
 )
 STALLED = loop(activity=Activity.STALLED, workers=(worker(silent_for=10.5),))
-NOT_POLLED = "loop 'mail' has not looked for messages yet"
+NOT_POLLED = "loop 'mail' has not polled yet"
 
 CASES = [
     # What it is, and why it is not live, not ready, not started; None if it is.
@@ -55,12 +55,12 @@ CASES = [
     ("stopping", loop(state=LoopState.STOPPING), None, "loop 'mail' is stopping", None),
     ("stopped", loop(state=LoopState.STOPPED, activity=None, polled=False), None, None, None),
     ("failed", loop(state=LoopState.FAILED, activity=None), None, "loop 'mail' has failed", None),
-    ("backing-off", BACKING_OFF, None, "loop 'mail' is backing off until it is started again", NOT_POLLED),
-    ("waits", WAITS, None, "loop 'mail' is backing off, and is started again in 3.2 s", NOT_POLLED),
+    ("backing-off", BACKING_OFF, None, "loop 'mail' is backing off until its restart", NOT_POLLED),
+    ("waits", WAITS, None, "loop 'mail' is backing off; it will be restarted in 3.2 s", NOT_POLLED),
     ("paused", loop(activity=Activity.PAUSED), None, "loop 'mail' is paused", None),
     ("draining", loop(activity=Activity.DRAINING), None, "loop 'mail' is draining", None),
-    ("degraded", DEGRADED, None, "loop 'mail': the broker has been away for 12.3 s", None),
-    ("one-degraded", ONE_DEGRADED, None, "loop 'mail': the broker has been away for 4.0 s", None),
+    ("degraded", DEGRADED, None, "loop 'mail': its mailbox has been unavailable for 12.3 s", None),
+    ("one-degraded", ONE_DEGRADED, None, "loop 'mail': its mailbox has been unavailable for 4.0 s", None),
     ("stalled", STALLED, None, "loop 'mail' is stalled: it has given no sign of life for 10.5 s", None),
     ("silent", silent(10.0), None, "loop 'mail' is stalled: it has given no sign of life for 10.0 s", None),
     ("early", silent(12.9), None, "loop 'mail' is stalled: it has given no sign of life for 12.9 s", None),
@@ -129,7 +129,9 @@ def test_a_broker_that_is_away_for_one_worker_does_not_excuse_another_that_hangs
 
 
 def test_a_broker_that_is_away_since_nobody_knows_when_is_away() -> None:
-    expect(judge(Probe.READY, loop(activity=Activity.DEGRADED)), "loop 'mail': the broker has been away for 0.0 s")
+    expect(
+        judge(Probe.READY, loop(activity=Activity.DEGRADED)), "loop 'mail': its mailbox has been unavailable for 0.0 s"
+    )
 
 
 def test_each_loop_is_judged_by_its_own_policy() -> None:
@@ -159,7 +161,7 @@ def test_who_does_not_tell_is_neither_ready_nor_started_but_not_dead(probe: str,
     answer = judge(Probe(probe), loop(), missing=["resize"], is_closing=is_closing)
 
     assert answer.ok is ok
-    assert answer.reasons == (() if ok else ("there is no answer from 'resize'",))
+    assert answer.reasons == (() if ok else ("no answer from 'resize'",))
     assert answer.loops == 1
 
 

@@ -194,20 +194,20 @@ class TestWarnings:
             pytest.param(
                 {"visibility_timeout": 20, "longest_handler": 20},
                 "visibility_timeout 20 is not longer than longest_handler 20, so a message that takes its longest is"
-                " delivered to somebody else while it is worked on, unless its handler calls beat():"
+                " delivered to another worker while it is being handled, unless its handler calls beat():"
                 " raise visibility_timeout",
                 id="lease-handler",
             ),
             pytest.param(
                 {"visibility_timeout": 50, "longest_handler": 20},
                 "visibility_timeout 50 is not longer than drain_timeout 30 and longest_handler 20 together, so a"
-                " message in hand may be delivered to somebody else while it is drained: raise visibility_timeout",
+                " message in hand may be delivered to another worker while it is drained: raise visibility_timeout",
                 id="lease-drain-and-handler",
             ),
             pytest.param(
                 {"visibility_timeout": 30},
                 "visibility_timeout 30 is not longer than drain_timeout 30, so a message in hand may be delivered to"
-                " somebody else while it is drained: raise visibility_timeout",
+                " another worker while it is drained: raise visibility_timeout",
                 id="lease-drain",
             ),
             pytest.param(
@@ -226,20 +226,20 @@ class TestWarnings:
                 {"longest_handler": 24.5},
                 "longest_handler 24.5 is longer than 80 % of shutdown_timeout 30, the share of a loop of normal"
                 " priority, so a shutdown gives up a message that takes its longest, and it is delivered again:"
-                " raise shutdown_timeout, or have the handler ask stop_asked()",
+                " raise shutdown_timeout, or have the handler check stop_asked()",
                 id="handler-budget",
             ),
             pytest.param(
                 {"longest_handler": 11, "drain_timeout": 10},
                 "longest_handler 11 is longer than drain_timeout 10, so a shutdown gives up a message that takes its"
-                " longest, and it is delivered again: raise drain_timeout, up to 300, or have the handler ask"
+                " longest, and it is delivered again: raise drain_timeout, up to 300, or have the handler check"
                 " stop_asked()",
                 id="handler-drain",
             ),
             pytest.param(
                 {"grace": 30},
-                "grace 30 is less than 5 s longer than shutdown_timeout 30, so there is hardly time to give back what"
-                " was in hand and to exit, and Kubernetes counts preStop in as well: raise grace to 35",
+                "grace 30 is less than 5 s longer than shutdown_timeout 30, so there is hardly time to return the"
+                " messages in hand and to exit, and Kubernetes counts preStop in as well: raise grace to 35",
                 id="grace",
             ),
         ],

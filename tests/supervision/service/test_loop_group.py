@@ -392,7 +392,7 @@ def test_a_group_that_gets_no_threads_for_its_loops_says_so(lost: str) -> None:
     clock = SystemClock(FaultyBlocking(before_start=refuse))
     group = LoopGroup([ProbeLoop(clock=clock)], clock=clock)
 
-    with pytest.raises((ExceptionGroup, StartFailed, RuntimeError), match=r"failed|start|could not be run"):
+    with pytest.raises((ExceptionGroup, StartFailed, RuntimeError), match=r"failed|start"):
         group.run(install_signals=False)
 
     assert not group.shutdown(timeout=0.0)

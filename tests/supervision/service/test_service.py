@@ -113,7 +113,7 @@ def test_service_gives_a_loop_up_when_its_share_of_the_budget_is_over(
         assert loop.stack is not None
         assert "_hold.py" in loop.stack
         assert report.exit_code is ExitCode.DRAIN_TIMED_OUT
-        assert "given up" in str(report)
+        assert "abandoned" in str(report)
 
 
 def test_service_lets_loops_that_are_done_not_wait_for_the_share_of_others(clock: FakeClock, jobs: Box) -> None:
@@ -491,8 +491,8 @@ def test_only_a_tree_can_be_served() -> None:
         ({"timeout": 5}, "timeout: extra inputs are not permitted, got 5"),
         ({"grace": 5, "shutdown_timeout": 10}, "grace 5 is shorter than shutdown_timeout 10, so .*"),
         ({"health_port": "8080"}, "health_port must be a whole number from 0 to 65535, got '8080'"),
-        ({"mailboxes": 3}, "mailboxes must be a list of what can be closed, got 3"),
-        ({"pools": [3]}, "pools must be what can be closed, got 3 among them"),
+        ({"mailboxes": 3}, "mailboxes must be a list of objects with a close method, got 3"),
+        ({"pools": [3]}, "pools must have a close method, got 3 among them"),
     ],
 )
 def test_what_it_cannot_run_with_is_refused_in_one_sentence(options: dict[str, Any], sentence: str) -> None:

@@ -331,7 +331,7 @@ def test_report_tells_of_a_thread_that_was_given_up_before_the_shutdown(jobs: Bo
 
     assert report.left_behind == ("loop-worker",)
     assert [(loop.path, loop.clean, loop.abandoned) for loop in report.loops] == [("loop", False, False)]
-    assert "loop: given up before the shutdown, and still running: loop-worker" in str(report)
+    assert "loop: abandoned before the shutdown, and still running: loop-worker" in str(report)
     assert "threads left behind: loop-worker" in str(report)
 
 

@@ -226,7 +226,7 @@ class TestSupervisor:
     def test_an_id_that_is_there_twice_is_refused(self) -> None:
         text = refusal_of_a_supervisor(children=(child("a"), child("b"), child("a")))
 
-        assert "supervisor 'boss': children: the id 'a' is there twice" in text
+        assert "supervisor 'boss': children: the id 'a' is used twice" in text
 
     def test_a_significant_child_needs_an_auto_shutdown(self) -> None:
         text = refusal_of_a_supervisor(children=(child("a", restart="transient", significant=True),))

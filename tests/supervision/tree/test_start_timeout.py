@@ -461,7 +461,7 @@ def test_live_fails_when_the_ladder_has_failed_for_a_start(sim: Simulation) -> N
         before = live()
         sleep(sim, 0.2)
 
-        assert (before, live()) == ((), ("loop 'a' has been starting for 13.1 s longer than it may",))
+        assert (before, live()) == ((), ("loop 'a' has been starting for 13.1 s longer than allowed",))
         hold.release()
 
 
