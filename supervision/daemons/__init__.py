@@ -1,1 +1,1 @@
-"""The scope that owns helper actors, and those helpers: the watchdog, the reaper, the exit of the process."""
+"""The scope that owns daemons, and the daemons: the watchdog and the reaper; and the exit of the process."""

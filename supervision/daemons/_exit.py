@@ -1,4 +1,4 @@
-"""The last act of a process that only a new process can help: give everything back, then end."""
+"""The end of a process that only a new process can help: return all messages, then exit."""
 
 from __future__ import annotations
 
@@ -37,29 +37,29 @@ class ExitCode(IntEnum):
     OK = 0
     #: The root supervisor gave up, or could not start its children.
     GAVE_UP = 70
-    #: More threads hang than may, so only a new process helps; all other leases were returned first.
+    #: More threads hang than allowed, so only a new process helps; all other leases were returned first.
     TOO_MANY_ZOMBIES = 71
     #: A loop hangs whose policy is to end the process.
     STALLED = 72
     #: The time for a shutdown was over before everything had stopped.
     DRAIN_TIMED_OUT = 75
-    #: A setting is wrong, so nothing was started.
+    #: A setting is wrong, and nothing was started.
     BAD_CONFIGURATION = 78
 
 
-#: Seconds that stores have to take back what was in the hands of those that did not stop.
+#: Seconds that stores have to take back what actors that did not stop had in hand.
 EXIT_GRACE = 2.0
 
 
 def exit_process(
     code: ExitCode, why: str, patience: float, clock: Clock, leave: Callable[[int], object] = os._exit
 ) -> None:
-    """Stop every actor of the process, give back what the rest has in hand, and leave; blocks.
+    """Stop every actor of the process, return what the others have in hand, and leave; blocks.
 
     Args:
-        code: What the process says.
-        why: What the log says.
-        patience: Seconds that everybody has to stop, all together.
+        code: The exit code.
+        why: The reason, for the log.
+        patience: Seconds that all actors together have to stop.
         clock: The time.
         leave: Ends the process.
     """
@@ -69,11 +69,11 @@ def exit_process(
     def leave_now() -> None:
         given_back.wait_ready()
         if flush_log(EXIT_GRACE):
-            # It may hang all the same, as a stream can whose lock is held by a thread that was given up.
+            # Even so it may hang: a thread that was abandoned may hold the lock of a stream.
             run_in_thread(_flush, "loopwarden-last-words", clock.blocking).wait_ready(EXIT_GRACE)
         leave(int(code))
 
-    # The main thread may return meanwhile, because what it waited for was stopped: the code must be ours all the same.
+    # The main thread may return meanwhile, because what it waited for was stopped: even then the code must be ours.
     atexit.register(leave_now)
     try:
         _give_back(patience, clock)
@@ -86,7 +86,7 @@ def exit_process(
 def _flush() -> None:
     handlers = [*logging.getLogger("loopwarden").handlers, *logging.getLogger().handlers]
     for stream in (*handlers, sys.stdout, sys.stderr):
-        with suppress(Exception):  # it may be closed, or somebody else's
+        with suppress(Exception):  # it may be closed, or user code
             stream.flush()
 
 
@@ -96,12 +96,12 @@ def _give_back(patience: float, clock: Clock) -> None:
         ref.stop(block=False)
     left = _wait(refs, patience, clock)
     for ref in left:
-        if isinstance(ref, LoopRef | SupervisorRef):  # others do not know it
+        if isinstance(ref, LoopRef | SupervisorRef):  # other actors do not know the request
             ref.send(AbandonRequest(reason="the process ends"))
     _wait(left, EXIT_GRACE, clock)
 
 
 def _wait(refs: list[ControlRef], timeout: float, clock: Clock) -> list[ControlRef]:
-    """Wait for all, within one deadline; return those that have not ended."""
+    """Wait for all actors, within one deadline; return those that have not ended."""
     deadline = clock.monotonic() + timeout
     return [ref for ref in refs if not ref.ended.wait_ready(max(0.0, deadline - clock.monotonic()), clock)]

@@ -1,4 +1,4 @@
-"""`ReaperActor`: brings leases back when they end, also to mailboxes that nobody receives from."""
+"""`ReaperActor`: returns messages when their leases end, even in a mailbox without receivers."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 __all__ = ["ReaperActor", "SupportsReap"]
 
-#: Seconds after which a mailbox is looked at again that cannot tell when a lease was taken that ends sooner, because
-#: another process may have taken it. Whoever receives finds it in time in any case.
+#: Seconds after which a mailbox is checked again that does not tell of leases which end sooner, because another process
+#: may have taken them. A receive finds them in time in any case.
 RECHECK = 5.0
 
 
 class SupportsReap(Protocol):
-    """What a reaper needs of a mailbox."""
+    """What a reaper needs from a mailbox."""
 
     @property
     def name(self) -> str: ...
@@ -55,7 +55,7 @@ class _Due:
 @final
 @dataclass(frozen=True, slots=True)
 class _Done:
-    """A mailbox has been reaped, or not."""
+    """A mailbox was reaped, or could not be."""
 
     number: int
     reaped: Reaped | None
@@ -81,12 +81,12 @@ class _Round:
 
 
 class ReaperActor(ControlActor):
-    """Sleeps until the next lease or delay of its mailboxes ends, brings back what is due, and sleeps again.
+    """Sleeps until the next lease or delay of its mailboxes ends, returns what is due, and sleeps again.
 
-    What was delivered too often becomes a dead letter then. A mailbox that hangs keeps none of the others waiting.
+    A message that was delivered too often becomes a dead letter then. A mailbox that hangs does not delay the others.
 
     Args:
-        mailboxes: Whose leases to bring back.
+        mailboxes: The mailboxes whose leases end.
         clock: The time.
     """
 
@@ -107,7 +107,7 @@ class ReaperActor(ControlActor):
             for number, mailbox in enumerate(boxes)
         }
         self._backoff = Backoff()
-        #: Messages that were brought back, and that became dead letters.
+        #: Messages that were returned, and that became dead letters.
         self.returned = 0
         self.dead = 0
 
@@ -117,7 +117,7 @@ class ReaperActor(ControlActor):
             try:
                 if isinstance(each.mailbox, _SupportsWatch):
                     each.unwatch = each.mailbox.watch_due(partial(self._tell_itself, _Due(number)))
-            except Exception as error:  # noqa: BLE001  a back end may be anybody's: then it is looked at now and then
+            except Exception as error:  # noqa: BLE001  a back end may be user code: then it is checked now and then
                 name = each.mailbox.name
                 report(
                     logging.WARNING, "could not watch mailbox %r, checking it every %g s", name, RECHECK, error=error
@@ -156,7 +156,7 @@ class ReaperActor(ControlActor):
         def job() -> None:
             try:
                 done = _Done(number, each.mailbox.reap(), is_closed=getattr(each.mailbox, "closed", False) is True)
-            except BaseException as error:  # noqa: BLE001  a back end may be anybody's
+            except BaseException as error:  # noqa: BLE001  a back end may be user code
                 done = _Done(number, None, error)
             self._tell_itself(done)
 

@@ -1,4 +1,4 @@
-"""`DaemonScope`: owns helpers, and outlives none of them."""
+"""`DaemonScope`: owns daemons, none of which outlives it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ STOP_TIMEOUT = 5.0
 
 @final
 class _Target:
-    """A function as a loop: it gets the token that tells it to stop."""
+    """A function as a loop: it gets the token whose stop ends it."""
 
     def __init__(self, target: Callable[[Token], object]) -> None:
         self._target = target
@@ -48,7 +48,7 @@ class _Target:
 
 @final
 class DaemonScope:
-    """Starts daemons in order, and stops them in reverse within one deadline, also after an exception.
+    """Starts daemons in order, and stops them in reverse within one deadline, even after an exception.
 
     >>> with DaemonScope() as scope:
     ...     ref = scope.spawn(lambda token: token.wait(), name="waits for its stop")
@@ -56,7 +56,7 @@ class DaemonScope:
     False
 
     Args:
-        timeout: Seconds that all of them together have to stop at the end of a ``with`` block.
+        timeout: Seconds that all daemons together have to stop at the end of a ``with`` block.
         clock: The time.
     """
 
@@ -73,8 +73,8 @@ class DaemonScope:
 
         Args:
             daemon: One of our actors that is not started, or a function, which is called on a thread of its own with
-                the token that tells it to stop.
-            name: What it is called; a function needs none if it has one.
+                the token whose stop ends it.
+            name: The name of the daemon; by default that of the actor or the function.
 
         Raises:
             StartFailed: if it cannot be started.
@@ -103,17 +103,17 @@ class DaemonScope:
         return ref
 
     def enter(self, context: AbstractContextManager[T]) -> T:
-        """Enter a context, which is left when the daemons have stopped, the last one first; on the scope's thread."""
+        """Enter a context, which is left when the daemons have stopped, last in first out; on the scope's thread."""
         return self._contexts.enter_context(context)
 
     def shutdown_all(self, timeout: float = STOP_TIMEOUT) -> None:
         """Stop all daemons, the last one first, within one deadline; doing it again changes nothing.
 
-        One that does not stop takes no time from the others: they are asked, and waited for, all the same.
+        A daemon that does not stop takes no time from the others: they are asked, and waited for, all the same.
 
         Raises:
-            ExceptionGroup: what daemons have raised, and a `StillRunningError` for each that did not stop, which is
-                abandoned.
+            ExceptionGroup: with what daemons have raised, and a `StillRunningError` for each daemon that did not stop
+                and was abandoned.
         """
         with self._contexts:
             errors = self._stop(checked_timeout(timeout))
@@ -126,14 +126,14 @@ class DaemonScope:
         stopped: list[tuple[str, ControlActor]] = []
         late: list[tuple[str, ControlActor]] = []
         try:
-            while self._owned:  # also what a daemon starts while it is being stopped
+            while self._owned:  # even what a daemon starts while it is being stopped
                 name, actor = self._owned[-1]
                 left = max(0.0, deadline - self._clock.monotonic())
                 _ask_to_stop(actor, left)
                 has_ended = actor.ended.wait_ready(left / len(self._owned), self._clock)
                 self._owned.remove((name, actor))
                 (stopped if has_ended else late).append((name, actor))
-        except BaseException:  # a Ctrl-C: nobody is waited for, but everybody is asked
+        except BaseException:  # a Ctrl-C: all daemons are asked to stop, and none is waited for
             for _, actor in (*self._owned, *late):
                 _ask_to_stop(actor, 0.0)
             raise

@@ -1,4 +1,4 @@
-"""`WatchdogActor`: notices workers that hang, and does something about it."""
+"""`WatchdogActor`: notices workers that hang, and takes the steps of their policy."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = ["WatchdogActor"]
 
-#: Seconds between two looks, and how many looks there are at least before something counts as stalled.
+#: Seconds between two looks, and how many looks there are at least before a worker counts as stalled.
 INTERVAL = 60.0
 LOOKS = 10
 
@@ -66,18 +66,18 @@ class _Health:
 @final
 @dataclass(frozen=True, slots=True)
 class _MoreZombies:
-    """A thread was given up."""
+    """A thread was abandoned."""
 
 
 _MESSAGES = MessageKinds(_Look, _Children, _Health, _MoreZombies)
 
 
 class WatchdogActor(ControlActor):
-    """Asks loops for their health, judges each worker by its own heartbeat, and climbs a ladder about those that hang.
+    """Asks loops for their health, judges each worker by its own heartbeat, and climbs a ladder for one that hangs.
 
-    The stack of the thread is logged, then the worker's token is stopped, then it is fenced, its message given back and
-    another put in its place. If more than ``max_zombies`` threads have been given up that way, only a new process
-    helps: everything else is stopped, and the process ends with `ExitCode.TOO_MANY_ZOMBIES`.
+    The stack of the thread is logged, then the worker's token is stopped, then the worker is fenced, its message
+    returned, and the worker replaced. If more than ``max_zombies`` threads have been abandoned that way, only a new
+    process helps: everything else is stopped, and the process ends with `ExitCode.TOO_MANY_ZOMBIES`.
 
     A long handler that calls `beat` is not stalled, nor is a loop that waits for messages.
 
@@ -85,9 +85,9 @@ class WatchdogActor(ControlActor):
         watch: Refs of loops, and of supervisors, whose loops are all watched.
         stall_threshold: Seconds without a sign of life after which a worker counts as stalled.
         interval: Seconds between two looks; never more than a tenth of the smallest threshold.
-        policies: For loops by name: another threshold, or how far to go.
-        max_zombies: How many threads may have been given up and still run.
-        patience: Seconds that everything has to stop before the process ends.
+        policies: For loops by name: another threshold, or another last step.
+        max_zombies: How many threads may have been abandoned and still run.
+        patience: Seconds that all actors have to stop before the process ends.
         leave: Ends the process.
         clock: The time.
     """
@@ -130,7 +130,7 @@ class WatchdogActor(ControlActor):
         super().__init__(clock=clock)
         self._thread_name = "loopwarden-watchdog"
         self._timer: Timer | None = None
-        # What was done about which silence: by loop and worker, the heartbeat it began with and the last step.
+        # The steps taken against each silence: by loop and worker, the heartbeat it began with and the last step.
         self._climbed: dict[str, dict[int, tuple[float, StallAction]]] = {}
         self._seen: set[str] = set()
         self._unwatched: set[str] = set()
@@ -172,13 +172,13 @@ class WatchdogActor(ControlActor):
         return None
 
     def _forget_the_gone(self) -> None:
-        """Forget loops that have told nothing since the look before the last."""
+        """Forget loops that have not answered since the look before the last."""
         there = self._seen | self._seen_before
         self._climbed = {loop: workers for loop, workers in self._climbed.items() if loop in there}
         self._seen, self._seen_before = set(), self._seen
 
     def _take_in(self, ref: ControlRef, status: HealthStatus) -> None:
-        """Judge each worker of a loop; what was done about workers that are gone is forgotten."""
+        """Judge each worker of a loop, and forget the steps against workers that are gone."""
         before = self._climbed.pop(ref.actor_urn, {})
         after = {
             worker.worker: climbed
@@ -199,7 +199,7 @@ class WatchdogActor(ControlActor):
         self._tell_itself(_MoreZombies())
 
     def _ask(self, ref: ControlRef) -> None:
-        """Ask without waiting; whoever does not answer is asked again at the next look."""
+        """Ask without waiting; a ref that does not answer is asked again at the next look."""
 
         def children(ticket: Ticket[tuple[ChildInfo, ...]]) -> None:
             if not ticket.has_failed():
@@ -217,7 +217,7 @@ class WatchdogActor(ControlActor):
     def _judge(
         self, ref: ControlRef, loop_name: str, worker: WorkerStatus, climbed: tuple[float, StallAction] | None
     ) -> tuple[float, StallAction] | None:
-        """Take the next step about a worker; return what was done about its silence so far."""
+        """Take the next step against a worker; return the last step against its silence so far."""
         last, silent_for = worker.last_heartbeat, worker.silent_for
         if last is None or silent_for is None:
             if ref.actor_urn not in self._unwatched:
@@ -257,7 +257,7 @@ class WatchdogActor(ControlActor):
             return
         self._is_leaving = True
 
-        # On a thread of its own, because this actor is stopped on the way too.
+        # On a thread of its own, because the exit stops this actor too.
         def go() -> None:
             exit_process(code, why, self._patience, self.clock, self._leave)
 

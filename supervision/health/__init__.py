@@ -1,1 +1,1 @@
-"""What is known of a tree's health, and the HTTP server that answers probes with it."""
+"""The health of a tree, and the HTTP server that answers probes with it."""

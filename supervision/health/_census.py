@@ -1,4 +1,4 @@
-"""`take_census`: ask everybody below some refs how they are, within one deadline."""
+"""`take_census`: ask all loops below some refs for their health, within one deadline."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ CENSUS_TIMEOUT = 0.8
 @final
 @dataclass(frozen=True, slots=True)
 class Census:
-    """How everybody is who was asked, in start order."""
+    """The health of all loops that were asked, in start order."""
 
     loops: tuple[HealthStatus, ...]
-    #: The names of those who did not tell: they gave no answer in time, or are supervisors that have ended.
+    #: The names of loops that did not answer in time, and of supervisors that did not or have ended.
     missing: tuple[str, ...]
 
 
 @final
 @dataclass(slots=True, eq=False)
 class _Node:
-    """One that is asked, and what it has told: how it is, or who is below it."""
+    """A loop or a supervisor that is asked, and its answer: its health, or its children."""
 
     ref: ControlRef
     is_asked_for_children: bool = False
@@ -44,7 +44,7 @@ class _Node:
 
 @final
 class _Round:
-    """Belongs to the thread that takes the census, which asks everybody itself: actors only put their answers here."""
+    """Belongs to the thread that takes the census, which sends all requests itself: actors only put answers here."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -65,15 +65,15 @@ class _Round:
         ticket.on_ready(lambda answered: self._arrived(node, answered))
 
     def _arrived(self, node: _Node, answered: Ticket[Any]) -> None:
-        """Take an answer, on the thread of whoever gives it."""
+        """Take an answer, on the thread of the actor that gives it."""
         self._answers.put((node, answered))
         self._gate.open()
 
     def finish(self, deadline: float) -> None:
-        """Return when everybody has answered, or at the deadline."""
+        """Return when all have answered, or at the deadline."""
         in_time = True
         while self._pending and in_time:
-            # A fresh gate first, the look at the answers second: one that comes in between opens the fresh one.
+            # A fresh gate first, the look at the answers second: an answer in between opens the fresh gate.
             gate = self._gate = self._clock.blocking.gate()
             self._take_in()
             if self._pending:
@@ -99,15 +99,15 @@ class _Round:
 
 
 def take_census(refs: Iterable[ControlRef], timeout: float = CENSUS_TIMEOUT, clock: Clock | None = None) -> Census:
-    """Ask loops, and everybody below supervisors, how they are; return what they have told in time.
+    """Ask loops, and all loops below supervisors, for their health; return what they have answered in time.
 
-    A child that is starting, backing off or down is answered for by its supervisor. One that does not answer takes no
-    time from the others. It blocks its caller: not to be called in an actor.
+    A supervisor answers for a child that is starting, backing off or down. A loop that does not answer takes no time
+    from the others. It blocks its caller, so an actor must not call it.
 
     Args:
-        refs: Of loops and supervisors.
-        timeout: Seconds for everything.
-        clock: Whose seconds they are.
+        refs: The refs of loops and supervisors.
+        timeout: Seconds for all answers together.
+        clock: The time.
     """
     clock = resolve_clock(clock)
     if isinstance(refs, ControlRef):

@@ -30,21 +30,21 @@ __all__ = ["ProbeConnection", "ProbeHandler", "ProbeListener"]
 
 @final
 class ProbeConnection:
-    """A socket with an end that can be waited for."""
+    """A socket whose end can be waited for."""
 
     def __init__(self, request: socket.socket, blocking: Blocking) -> None:
         self.request = request
-        #: Waits for the client in there.
+        #: The context in which its thread waits for the client.
         self.outside = blocking.outside
         #: True while its thread has the whole request and sends the answer: then it ends soon by itself.
         self.is_answering = False
         #: Resolves as the last act of its thread.
         self.done: Ticket[None] = Ticket(blocking)
-        self._lock = blocking.lock()  # guards the socket: once it is closed, its number may be somebody else's
+        self._lock = blocking.lock()  # guards the socket: once it is closed, another socket may have its number
         self._is_closed = False
 
     def cut(self) -> None:
-        """Let whoever waits for the client go on at once, with nothing."""
+        """Let a thread that waits for the client go on at once, with nothing."""
         with self._lock:
             if not self._is_closed:
                 with suppress(OSError):  # the client was faster
@@ -60,7 +60,7 @@ class ProbeConnection:
         return f"<ProbeConnection, {'closed' if self._is_closed else 'open'}>"
 
 
-#: Bytes of a request, its headers included: more than a browser with many cookies sends, and no matter for the memory.
+#: Bytes of a request, with its headers: more than a browser with many cookies sends, and little for the memory.
 MAX_REQUEST_BYTES = 16_384
 
 _PATHS = {f"/health/{probe}": probe for probe in Probe}
@@ -71,7 +71,7 @@ _METHODS = ("GET", "HEAD")
 class ProbeHandler(BaseHTTPRequestHandler):
     """Reads the request and answers it, all in its construction, as the standard library has it."""
 
-    # What is not even a version is answered with a status line too.
+    # A request without a version is answered with a status line too.
     default_request_version = "HTTP/1.0"
     _has_sent = False
 
@@ -129,7 +129,7 @@ class ProbeHandler(BaseHTTPRequestHandler):
 
     @override
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Refuse a request, and read on until the client has seen that: a close before would take it from them."""
+        """Refuse a request, and read on until the client has seen that: a close before would discard the answer."""
         status = HTTPStatus(code)
         self._send(status, json.dumps({"error": status.phrase}))
         self._link.is_answering = False
@@ -152,11 +152,11 @@ class ProbeHandler(BaseHTTPRequestHandler):
         if status is HTTPStatus.METHOD_NOT_ALLOWED:
             lines.append(f"Allow: {', '.join(_METHODS)}")
         head = "\r\n".join([*lines, "", ""])
-        # In one piece, or the second waits until the client has acknowledged the first.
+        # In one piece: a second one would wait until the client has acknowledged the first.
         self.wfile.write((head if self.command == "HEAD" else head + body).encode("ascii"))
 
 
-#: Seconds that answers which are on their way have at the end.
+#: Seconds that answers which are being sent have at the end.
 GRACE = 1.0
 
 
@@ -187,7 +187,7 @@ class ProbeListener(ThreadingHTTPServer):
         max_connections: int,
         clock: Clock,
     ) -> None:
-        # Of a name with both kinds of addresses, such as localhost, the older kind: all clients have it.
+        # A name with both kinds of addresses, such as localhost, gets the older kind: all clients have it.
         found = sorted(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM), key=lambda each: each[0])
         self.address_family, address = found[0][0], found[0][4]
         self._answer = answer
@@ -196,9 +196,7 @@ class ProbeListener(ThreadingHTTPServer):
         self._clock = clock
         self._lock = clock.blocking.lock()  # guards _connections
         self._connections: dict[ProbeConnection, None] = {}  # oldest first
-        super().__init__(
-            cast("tuple[str, int]", address), BaseHTTPRequestHandler
-        )  # which is not made by anybody: see _converse
+        super().__init__(cast("tuple[str, int]", address), BaseHTTPRequestHandler)  # which is never made: see _converse
         self.socket.settimeout(0)  # a client that has gone again must not keep it waiting
 
     @override
@@ -217,7 +215,7 @@ class ProbeListener(ThreadingHTTPServer):
 
     @override
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Give a connection its thread and its deadline; close it if it finds no room, or no thread."""
+        """Give a connection its thread and its deadline; close it if there are too many, or no thread for it."""
         connection = ProbeConnection(request, self._clock.blocking)
         if not self._make_room():
             report(logging.DEBUG, "refused a connection to the probes: there are %d already", self._most)
@@ -239,17 +237,17 @@ class ProbeListener(ThreadingHTTPServer):
             self._end(connection, timers)
 
     def _make_room(self) -> bool:
-        """Cut the oldest connection that has not asked yet, if there are too many; false if all of them have."""
+        """Cut the oldest connection without a request yet, if there are too many; false if all of them have one."""
         with self._lock:
             if len(self._connections) < self._most:
                 return True
             idle = next((each for each in self._connections if not each.is_answering), None)
         if idle is None:
             return False
-        # The newest is more likely a probe than one that has been silent for longest; to refuse it would let anybody
-        # who holds connections open make this process look dead.
+        # The newest is more likely a probe than the one that has been silent for longest. If it were refused, a client
+        # that holds connections open could make this process look dead.
         idle.cut()
-        idle.done.wait_ready(GRACE, self._clock)  # its thread ends as it is cut, so there are never more than allowed
+        idle.done.wait_ready(GRACE, self._clock)  # its thread ends with the cut, so there are never more than allowed
         return True
 
     def _converse(self, connection: ProbeConnection, timers: list[Timer]) -> None:
@@ -257,7 +255,7 @@ class ProbeListener(ThreadingHTTPServer):
             ProbeHandler(connection, self._answer, self)
         except OSError as error:
             report(logging.DEBUG, "a client of the probes disconnected: %s", error)
-        except BaseException as error:  # noqa: BLE001  garbage that nobody has thought of must not go unnoticed
+        except BaseException as error:  # noqa: BLE001  unforeseen garbage must not go unnoticed
             report(logging.ERROR, "could not handle a request to the probes", error=error)
         finally:
             self._end(connection, timers)
@@ -271,7 +269,7 @@ class ProbeListener(ThreadingHTTPServer):
         write(connection.done)
 
     def finish(self) -> None:
-        """Stop listening; return when the last connection has ended, which takes no longer than the last answer."""
+        """Stop listening; return when the last connection has ended, no later than its answer."""
         self.server_close()
         deadline = self._clock.monotonic() + GRACE
         with self._lock:

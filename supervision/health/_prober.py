@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Prober"]
 
-#: Seconds that no worker is silent for: thirty years.
+#: A stall threshold in seconds that no worker reaches: thirty years.
 NEVER = 1e9
 
 
 @final
 class Prober:
-    """Asks the loops themselves, each time; once the startup probe has succeeded, it always does.
+    """Asks the loops themselves, with every probe; once the startup probe has succeeded, it always does.
 
-    Any number of threads may ask at once, but no actor: the answer is waited for.
+    Any number of threads may ask at once. An actor must not, because `answer` blocks.
 
     >>> from loopwarden.supervision import Supervisor
     >>> with Supervisor.open("jobs") as jobs:
@@ -32,11 +32,11 @@ class Prober:
     True
 
     Args:
-        refs: Of loops and supervisors.
-        is_closing: Says whether the whole is about to end; called with each probe.
-        stall_threshold: As the watchdog has it; None if there is none, and no silence is too long.
-        policies: As the watchdog has them.
-        timeout: Seconds for the answers of all loops; whoever gives none is named.
+        refs: The refs of loops and supervisors.
+        is_closing: Says whether a shutdown has begun; called with each probe.
+        stall_threshold: That of the watchdog; None if there is no watchdog, and no silence is too long.
+        policies: Those of the watchdog.
+        timeout: Seconds for the answers of all loops; a loop that gives none is named in the reasons.
         clock: The time.
     """
 
@@ -60,7 +60,7 @@ class Prober:
         self._has_started = False
 
     def answer(self, probe: Probe) -> ProbeAnswer:
-        """Ask all loops, and judge what they say."""
+        """Ask all loops, and judge their answers."""
         census = take_census(self._refs, self._timeout, self._clock)
         answer = judge_health(
             probe,

@@ -27,14 +27,14 @@ __all__ = ["ProbeServer", "check_port"]
 DEADLINE = 5.0
 #: Connections at once, each of which has a thread.
 MAX_CONNECTIONS = 512
-#: Seconds until the next try, when the system has no socket for a connection.
+#: Seconds until the next attempt when the system has no socket for a connection.
 REST = 0.1
 _LAST_PORT = 65_535
 
 
 @final
 class _Bell:
-    """A gate for a thread that waits for sockets: to open it makes ``near`` readable.
+    """A gate for a thread that waits for sockets: `open` makes ``near`` readable.
 
     Its sockets are closed with the last reference to it, because another thread may be about to write.
     """
@@ -45,7 +45,7 @@ class _Bell:
         self._far.settimeout(0)
 
     def open(self, opener: object = None, /) -> None:  # noqa: ARG002  see Gate.open
-        with suppress(OSError):  # it is full: then it rings already
+        with suppress(OSError):  # it is full, so ``near`` is readable already
             self._far.send(b"\0")
 
     def hush(self) -> None:
@@ -54,7 +54,7 @@ class _Bell:
                 pass
 
     def __del__(self) -> None:
-        with suppress(AttributeError):  # there were no sockets to be had
+        with suppress(AttributeError):  # the system had no sockets
             self.near.close()
             self._far.close()
 
@@ -64,7 +64,7 @@ class ProbeServer:
     """Serves ``/health/live``, ``/health/ready`` and ``/health/startup``: 200 if the answer is yes, 503 if it is no.
 
     It listens from its construction on, and answers while `serve` runs. A client that is slow, or sends garbage, takes
-    nothing from the others but a thread, and that only until the deadline.
+    only a thread from the others, and only until the deadline.
 
     >>> from loopwarden.supervision import DaemonScope, Prober
     >>> with DaemonScope() as scope:
@@ -73,14 +73,14 @@ class ProbeServer:
 
     Args:
         answer: Called with each probe, on a thread of the connection; what it raises is logged, and answered with 500.
-        port: Where to listen; 0 takes any that is free.
-        host: A name or an address; by default only this machine can ask.
+        port: The port to listen on; 0 takes a free one.
+        host: A name or an address; by default only this machine can connect.
         timeout: Seconds that a connection may take in all.
-        max_connections: How many there may be at once; for one more, the oldest that has not asked yet is cut.
+        max_connections: How many there may be at once; one more cuts the oldest that has sent no request yet.
         clock: The time.
 
     Raises:
-        OSError: if the port is in use or not allowed, or the host is not of this machine; it names both.
+        OSError: if the port is in use or not allowed, or this machine does not have the host; it names both.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class ProbeServer:
             self._listener = ProbeListener(
                 host, port, answer=answer, timeout=timeout, max_connections=max_connections, clock=clock
             )
-        except (OSError, ValueError) as error:  # a host that is no name at all is a ValueError
+        except (OSError, ValueError) as error:  # a host that cannot be a name is a ValueError
             raise _refusal(host, port, error) from error
         self.host, self.port = cast("tuple[str, int]", self._listener.server_address[:2])
         self._clock = clock
@@ -113,13 +113,13 @@ class ProbeServer:
 
     @property
     def url(self) -> str:
-        """Where it listens, without the path of a probe."""
+        """The URL of the server, without the path of a probe."""
         return f"http://[{self.host}]:{self.port}" if ":" in self.host else f"http://{self.host}:{self.port}"
 
     def serve(self, token: Token) -> None:
         """Answer until the token is stopped; then close, and return when no thread is left.
 
-        A request that is being answered then has another second.
+        A request that is being answered at that time has another second.
         """
         with self._lock:
             if self._is_served:
@@ -157,13 +157,13 @@ class ProbeServer:
             if not self._is_resting:
                 report(logging.WARNING, "could not accept a connection to the probes, retrying: %s", error)
             self._is_resting = True
-            # The connection stays in line and would wake this thread over and over.
-            with suppress(RuntimeError):  # no thread for the timer: then it is over and over
+            # The connection stays in the queue of the system, and would wake this thread over and over.
+            with suppress(RuntimeError):  # no thread for the timer: then it does
                 self._clock.call_later(REST, self._bell.open)
                 selector.unregister(self._listener)
 
     def close(self) -> None:
-        """Listen no more; `serve`, if it runs, returns. Closing again changes nothing."""
+        """Stop listening; `serve`, if it runs, returns. Closing again changes nothing."""
         with self._lock:
             self._is_closed = True
             is_served = self._is_served
@@ -185,10 +185,10 @@ class ProbeServer:
 
 
 def check_port(parameter: str, port: object) -> None:
-    """Refuse what is no number of a port.
+    """Check that it is the number of a port.
 
     Raises:
-        ValueError: if it is none.
+        ValueError: if it is not.
     """
     if not is_whole(port) or not 0 <= port <= _LAST_PORT:
         raise ValueError(f"{parameter} must be a whole number from 0 to {_LAST_PORT}, got {describe(port)}")

@@ -1,4 +1,4 @@
-"""`Budget`: the one deadline of a shutdown, and what share of it whom it gives."""
+"""`Budget`: the one deadline of a shutdown, and the share of it that a priority has."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["SHARES", "Budget", "Priority"]
 
 Priority: TypeAlias = Literal["background", "normal", "critical"]
 
-#: What part of the budget a loop may use to complete what it has in hand. All begin together, so none starves.
+#: The share of the budget that a loop may use to complete what it has in hand. All begin together, so none starves.
 SHARES: dict[Priority, float] = {"background": 0.5, "normal": 0.8, "critical": 1.0}
 
 

@@ -1,4 +1,4 @@
-"""What loops say of their health, judged for those who only want a yes or a no, as a pure function."""
+"""The health of all loops, reduced to a yes or a no by a pure function."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Probe", "ProbeAnswer", "judge_health"]
 
-#: How many times the grace of its policy a worker is silent, after the threshold, before the ladder has failed: twice
-#: until its last step, and once more for that to help.
+#: Multiples of its policy's grace that a worker is silent, after the threshold, before the ladder has failed: two until
+#: its last step, and one more for that step to help.
 STEPS = 3
 
 _POLICY = StallPolicy()
@@ -36,24 +36,24 @@ _NOT_UP = {
 
 
 class Probe(StrEnum):
-    """What is asked of a whole process."""
+    """A question about a whole process."""
 
-    LIVE = "live"  # is progress being made? if not, only a new process helps
+    LIVE = "live"  # does it make progress? if not, only a new process helps
     READY = "ready"  # is it willing to work?
-    STARTUP = "startup"  # has each loop looked for messages once?
+    STARTUP = "startup"  # has each loop polled once?
 
 
 class ProbeAnswer(BaseModel):
-    """The answer to a probe, and why it is no."""
+    """The answer to a probe, with the reasons if it is no."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     probe: Probe
     ok: bool
-    #: A sentence for each thing that is in the way; none if ``ok``. No text of an exception is among them, because
-    #: whoever reaches the port may read them.
+    #: A sentence for each thing that is in the way; none if ``ok``. They contain no text of an exception, because
+    #: every client that reaches the port may read them.
     reasons: tuple[str, ...]
-    #: How many loops have told how they are.
+    #: How many loops have answered.
     loops: int
 
 
@@ -67,25 +67,25 @@ def judge_health(
     policies: Mapping[str, StallPolicy] | None = None,
     policy: StallPolicy = _POLICY,
 ) -> ProbeAnswer:
-    """Answer a probe from what the loops have told.
+    """Answer a probe from what the loops have answered.
 
-    Live fails only when a worker is silent although the watchdog has taken all its steps: not because a broker is
-    away, nor because of a crash, a back-off, a pause or a shutdown. Ready fails for each of those. A loop that has
-    ended by itself, or that somebody has stopped, is in nobody's way.
+    Live fails only when a worker is silent although the watchdog has taken all its steps: not because a mailbox is
+    unavailable, nor because of a crash, a back-off, a pause or a shutdown. Ready fails for each of those. A loop that
+    has ended by itself, or was stopped on request, fails no probe.
 
     Args:
-        probe: What is asked.
-        statuses: How each loop is; supervisors are not among them.
+        probe: The question.
+        statuses: The health of each loop; supervisors are not among them.
         now: The time, in the clock's monotonic seconds.
-        is_closing: True from the first request to end the whole on.
-        missing: The names of those who did not tell.
+        is_closing: True from the first request for a shutdown on.
+        missing: The names of loops and supervisors that did not answer.
         policies: For loops by name, as the watchdog has them.
         policy: For all other loops.
     """
     known = policies or {}
     match probe:
         case Probe.LIVE:
-            # It ends anyway, within a deadline of its own.
+            # The process ends anyway, within a deadline of its own.
             judged = () if is_closing else tuple(statuses)
             reasons = [text for each in judged for text in _hangs(each, known.get(each.loop_name, policy))]
         case Probe.READY:
@@ -150,13 +150,13 @@ def _trouble(status: HealthStatus, policy: StallPolicy, now: float) -> str | Non
 
 
 def _silence(worker: WorkerStatus) -> float:
-    """Return for how long a worker is silent that should not be."""
+    """Return the seconds for which a worker has been silent without an excuse."""
     is_excused = worker.activity is Activity.DEGRADED or worker.activity in _AT_REST
     return 0.0 if is_excused or worker.silent_for is None else worker.silent_for
 
 
 def _away_since(status: HealthStatus, now: float) -> float | None:
-    """Return since when the broker is away, for the worker that has known it for longest."""
+    """Return since when the mailbox is unavailable, for the worker that has known it for longest."""
     doing = [(each.activity, each.activity_since) for each in status.workers]
     doing.append((status.activity, status.activity_since))
     return min((now if since is None else since for each, since in doing if each is Activity.DEGRADED), default=None)

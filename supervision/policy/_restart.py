@@ -1,4 +1,4 @@
-"""When a child is restarted, how often, and who with: Erlang's rules as pure functions."""
+"""When a child is restarted, how often, and with which siblings: Erlang's rules as pure functions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ExitReason(StrEnum):
 
     @property
     def is_normal(self) -> bool:
-        """True for what a transient child is not restarted after."""
+        """True if a transient child is not restarted after it."""
         return self in {ExitReason.NORMAL, ExitReason.SHUTDOWN}
 
 
@@ -37,7 +37,7 @@ class ChildExit:
 
     reason: ExitReason
     error: BaseException | None = None
-    #: True if somebody asked for it: then it is not judged.
+    #: True if a request has asked for it: then the restart type does not judge it.
     asked: bool = False
 
 
@@ -51,7 +51,7 @@ class Verdict(Enum):
 
 
 def exit_of(cause: BaseException | None, *, asked: bool) -> ChildExit:
-    """Return how an actor has ended that ended by ``cause``."""
+    """Return the exit of an actor that ended by ``cause``."""
     if cause is None:
         return ChildExit(ExitReason.SHUTDOWN if asked else ExitReason.NORMAL, None, asked)
     # By type(): the class of other people's exceptions may be a property that raises.
@@ -101,7 +101,7 @@ def admit(restarts: tuple[float, ...], now: float, intensity: int | None, period
 
 
 def affected_siblings(strategy: Strategy, order: Sequence[str], failed: str) -> Sequence[str]:
-    """Return who goes down with ``failed``, in start order.
+    """Return the siblings that go down with ``failed``, in start order.
 
     >>> affected_siblings("rest_for_one", ["a", "b", "c"], "b")
     ['c']

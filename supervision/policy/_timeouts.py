@@ -1,4 +1,4 @@
-"""`Timeouts`: all time-outs of a process of loops, and whether they go together."""
+"""`Timeouts`: all time-outs of a process of loops, checked against each other."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Timeouts", "log_warnings", "timeouts_of"]
 
-#: Seconds that a drain lasts at least: less would be no drain.
+#: Seconds that a drain lasts at least: in less no message completes.
 SHORTEST_DRAIN = 1.0
-#: Seconds that a drain lasts at most: whoever waits for longer waits for something that hangs.
+#: Seconds that a drain lasts at most: a message that takes longer hangs.
 LONGEST_DRAIN = 300.0
-#: Seconds between the end of a shutdown and that of the process, to give back what was in hand and to exit.
+#: Seconds between the end of a shutdown and that of the process, to return the messages in hand and to exit.
 SPARE_GRACE = 5.0
 #: The share of the budget after which a loop of normal priority is given up.
 NORMAL_SHARE = SHARES["normal"]
@@ -33,9 +33,10 @@ _Period = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 @final
 class Timeouts(BaseModel):
-    """The time-outs of a process, in seconds: those that cannot be kept together are refused.
+    """The time-outs of a process, in seconds, checked against each other.
 
-    Those that can be, but hardly are what was meant, are told by `warnings`.
+    A combination that cannot be kept raises ``ValueError``. One that can be kept, but is hardly what was meant, is in
+    `warnings`.
 
     >>> Timeouts(shutdown_timeout=60).drain_timeout
     60.0
@@ -45,7 +46,7 @@ class Timeouts(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    #: The budget: how long a shutdown takes at most, with all that belongs to it.
+    #: The budget: how long a whole shutdown takes at most.
     shutdown_timeout: _Period = 30.0
     #: `drain_timeout` as it was given, under either name; None means as long as the budget.
     drain_timeout_seconds: _Seconds | None = Field(
@@ -55,12 +56,12 @@ class Timeouts(BaseModel):
     visibility_timeout: Annotated[_Seconds, Field(le=MAX_VISIBILITY)] = 300.0
     #: How long a poll waits for a message.
     wait_time_seconds: Annotated[_Seconds, Field(le=MAX_WAIT)] = 20.0
-    #: How long the slowest message takes; None means that nobody knows.
+    #: How long the slowest message takes; None if it is not known.
     longest_handler: _Seconds | None = None
-    #: After how long without a sign of life a worker counts as stalled; None means that there is no watchdog.
+    #: Seconds without a sign of life after which a worker counts as stalled; None means that there is no watchdog.
     stall_threshold: _Period | None = 720.0
     #: How long the process has to end before it is killed: ``terminationGracePeriodSeconds`` of Kubernetes,
-    #: ``TimeoutStopSec`` of systemd; None means that nobody knows.
+    #: ``TimeoutStopSec`` of systemd; None if it is not known.
     grace: _Seconds | None = None
 
     @model_validator(mode="after")
@@ -78,7 +79,7 @@ class Timeouts(BaseModel):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """One sentence about each time-out that was changed, or that goes badly with another."""
+        """One sentence about each time-out that was clamped, or that does not fit another."""
         # A handler that beats extends its lease and is not stalled, however long it takes: nothing here is impossible.
         doubts = (_clamp_doubt(self), _lease_doubt(self), _stall_doubt(self), _handler_doubt(self), _grace_doubt(self))
         return tuple(doubt for doubt in doubts if doubt is not None)
@@ -88,7 +89,7 @@ def timeouts_of(options: Mapping[str, Any]) -> Timeouts:
     """Return the time-outs that a caller has given by name.
 
     Raises:
-        ValueError: if they cannot be kept; one sentence for each that is wrong, which names it.
+        ValueError: if they cannot be kept; it names each that is wrong, in a sentence of its own.
     """
     try:
         return Timeouts(**options)
@@ -102,14 +103,14 @@ def _sentence(fault: ErrorDetails) -> str:
 
 
 def log_warnings(timeouts: Timeouts, background: Sequence[str] = ()) -> None:
-    """Log each of the warnings, and what goes badly with children of background priority, given by their ids."""
+    """Log each of the warnings, and one more if children of background priority, given by their ids, get too little."""
     for warning in (*timeouts.warnings, *filter(None, [_background_doubt(timeouts, background)])):
         report(logging.WARNING, "%s", warning)
 
 
 def _drain_fault(its: Timeouts) -> str | None:
     given = its.drain_timeout_seconds
-    # What the clamp takes away is only warned about.
+    # What the clamp takes away is only a warning.
     if given is None or min(given, LONGEST_DRAIN) <= its.shutdown_timeout:
         return None
     return (
@@ -134,7 +135,7 @@ def _clamp_doubt(its: Timeouts) -> str | None:
     if given is None or given == its.drain_timeout:
         return None
     limits = f"within {_plain(SHORTEST_DRAIN)} to {_plain(LONGEST_DRAIN)}"
-    if its.shutdown_timeout < SHORTEST_DRAIN:  # then a drain is as long as that, and no shorter
+    if its.shutdown_timeout < SHORTEST_DRAIN:  # then a drain is exactly as long as that
         limits = f"as long as shutdown_timeout {_plain(its.shutdown_timeout)}, which is below {_plain(SHORTEST_DRAIN)}"
     return f"drain_timeout {_plain(given)} is not {limits}, so {_plain(its.drain_timeout)} is used"
 
@@ -158,7 +159,7 @@ def _lease_doubt(its: Timeouts) -> str | None:
 
 def _stall_doubt(its: Timeouts) -> str | None:
     longest = its.longest_handler
-    # A poll of our own loops is not silence, but others may beat once in a round only, before they poll.
+    # A poll of our own loops is not silence, but other loops may beat only once in a round, before they poll.
     if its.stall_threshold is None or its.stall_threshold > its.wait_time_seconds + (longest or 0.0):
         return None
     return (
@@ -208,11 +209,11 @@ def _grace_doubt(its: Timeouts) -> str | None:
 
 
 def _sum(**parts: float | None) -> str:
-    """Return what is known of ``parts``, by name and value."""
+    """Return the ``parts`` that are known, by name and value."""
     known = [f"{name} {_plain(value)}" for name, value in parts.items() if value is not None]
     return " and ".join(known) + (" together" if len(known) > 1 else "")
 
 
 def _plain(seconds: float) -> str:
-    # Not rounded: of two numbers that hardly differ it must be seen which is the longer.
+    # Not rounded: a reader must see which of two close numbers is the longer.
     return str(seconds).removesuffix(".0")

@@ -1,4 +1,4 @@
-"""`ShutdownCoordinator`: one place that hears of the end, and tells everybody who registered."""
+"""`ShutdownCoordinator`: hears the signals of the process, and calls the callbacks that were registered."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 __all__ = ["ShutdownCoordinator"]
 
 #: Seconds after which the next callback is called although the one before has not returned: callbacks are called in
-#: their order, but one that waits for its loop must not take the time of the others.
+#: order, but a callback that waits for its loop must not take the time of the others.
 TURN = 0.05
 
 
 @final
 class ShutdownCoordinator:
-    """Hears SIGTERM and SIGINT, and calls what was registered, in that order, once.
+    """Hears SIGTERM and SIGINT, and calls each callback once, in the order of their registration.
 
-    Callbacks are called on threads of their own, never in a signal handler, so they may block and use locks. One that
-    is registered after the trigger is called at once, by whoever registers it.
+    Callbacks are called on threads of their own, never in a signal handler, so they may block and use locks. A callback
+    that is registered after the trigger is called at once, by `register` itself.
 
     >>> coordinator = ShutdownCoordinator.install()
     >>> coordinator.register(lambda: print("stopping"))
@@ -42,8 +42,8 @@ class ShutdownCoordinator:
     """
 
     _instance: ClassVar[ShutdownCoordinator | None] = None
-    # Guards _instance, and of each instance _callbacks and _cuts together with _triggered: whoever registers with the
-    # one that is installed must not meet whoever forgets it.
+    # Guards _instance, and of each instance _callbacks and _cuts together with _triggered: a callback must not be
+    # registered with the installed coordinator while that is being reset.
     _lock: ClassVar = SYSTEM.lock()
 
     def __init__(self, signals: tuple[int, ...] = ()) -> None:
@@ -66,7 +66,7 @@ class ShutdownCoordinator:
 
     @classmethod
     def enroll(cls, callback: Callable[[], object], cut_short: Callable[[], object]) -> ShutdownCoordinator:
-        """Install it and register with it in one step, so that nobody forgets it in between."""
+        """Install it and register with it in one step, so that no reset comes in between."""
         with cls._lock:
             coordinator = cls._installed((signal.SIGTERM, signal.SIGINT))
             is_late = coordinator.add(callback, cut_short)
@@ -88,7 +88,7 @@ class ShutdownCoordinator:
 
     @classmethod
     def begin_anew(cls) -> None:
-        """Forget the parent's in a child process, where its lock may be held for ever."""
+        """Forget the coordinator of the parent in a forked process, where its lock may be held for ever."""
         cls._lock = SYSTEM.lock()
         cls._instance = None
 
@@ -107,7 +107,7 @@ class ShutdownCoordinator:
                     cls._instance = None
 
     def reset_if_unused(self) -> None:
-        """Reset it if nobody is registered; does nothing where no handler can be put back, off the main thread."""
+        """Reset it if no callback is registered; does nothing off the main thread, where no handler can be put back."""
         if self.relay.is_open and threading.current_thread() is not threading.main_thread():
             return
         with self._lock:
@@ -117,11 +117,11 @@ class ShutdownCoordinator:
         self.relay.close()
 
     def register(self, callback: Callable[[], object], *, cut_short: Callable[[], object] | None = None) -> None:
-        """Have ``callback`` called at the trigger: at once, here, if that has been.
+        """Have ``callback`` called at the trigger; after the trigger, call it at once.
 
         Args:
-            callback: What to do about the end.
-            cut_short: What to do about a second signal, if ``callback`` is still registered then; must not block.
+            callback: Called at the first signal, or by `trigger`.
+            cut_short: Called at a second signal, if ``callback`` is still registered then; must not block.
 
         Raises:
             TypeError: if one of them cannot be called.
@@ -135,7 +135,7 @@ class ShutdownCoordinator:
             _call(callback)
 
     def add(self, callback: Callable[[], object], cut_short: Callable[[], object] | None) -> bool:
-        """Register, under the lock; true if the trigger has been, so that the caller is to call back."""
+        """Register, under the lock; return true after the trigger, when the caller has to call ``callback``."""
         if cut_short is not None:
             self._cuts[callback] = cut_short
         if not self._triggered:
@@ -143,14 +143,14 @@ class ShutdownCoordinator:
         return self._triggered
 
     def unregister(self, callback: Callable[[], object]) -> None:
-        """Forget a callback; one that is not there is forgotten already."""
+        """Forget a callback; does nothing if it is not registered."""
         with self._lock:
             self._cuts.pop(callback, None)
             if callback in self._callbacks:
                 self._callbacks.remove(callback)
 
     def trigger(self) -> None:
-        """Call what was registered, and return when all have returned; a second trigger calls nobody."""
+        """Call the callbacks, and return when all have returned; a second trigger calls none."""
         for returned in self._start():
             returned.wait_ready()
 
@@ -161,11 +161,11 @@ class ShutdownCoordinator:
 
     @property
     def reason(self) -> str:
-        """What triggered it: a signal's name, if it was one."""
+        """What triggered it: the name of the signal, or ``"ShutdownCoordinator.trigger()"``."""
         return self._reason
 
     def _hear(self, number: int) -> None:
-        """Do it on another thread, so that the relay hears the next signal."""
+        """Call back on another thread, so that the relay hears the next signal."""
         self._heard += 1
         if self._heard == 1:
             self._reason = signal_name(number)

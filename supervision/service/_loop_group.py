@@ -33,16 +33,16 @@ if TYPE_CHECKING:
 
 __all__ = ["LoopGroup"]
 
-#: Seconds more than the time-out that `LoopGroup.shutdown` waits: what is given up then has to go back.
+#: Seconds more than the time-out that `LoopGroup.shutdown` waits, for the messages of abandoned loops to be returned.
 SPARE = 3.0
 
 
 @final
 class LoopGroup:
-    """Loops that begin together and end together, within one time-out for all of them.
+    """Runs loops that you have already built; they start together and end together, within one time-out for all.
 
-    Each runs on a thread of its own, under a supervisor. Loops are instances, which cannot be made anew, so none is
-    started again: one that fails stops the group, and `run` raises what failed as one ``ExceptionGroup``.
+    Each runs on a thread of its own, under a supervisor. The group cannot rebuild a loop, so it never restarts one: a
+    loop that fails stops the group, and `run` raises the failures as one ``ExceptionGroup``.
 
     >>> from loopwarden import MailboxLoop
     >>> from loopwarden.mailbox import InMemoryMailbox
@@ -53,11 +53,11 @@ class LoopGroup:
     >>> LoopGroup(loops=[MailboxLoop(jobs, handle)]).run(install_signals=False)  # returns when all have ended
 
     Args:
-        loops: What to run.
-        shutdown_timeout: Seconds that all of them together have to end.
-        health_port: Where probes are answered, if at all; 0 finds a free port, see `probes`.
-        watchdog_threshold: Seconds without a sign of life after which a loop counts as stalled; None watches nobody.
-        health_host: For whom probes are answered: by default for this machine alone.
+        loops: The loops to run.
+        shutdown_timeout: Seconds that all loops together have to end.
+        health_port: The port where probes are answered, if at all; 0 finds a free port, see `probes`.
+        watchdog_threshold: Seconds without a sign of life after which a loop counts as stalled; None: no watchdog.
+        health_host: The host of that port; by default only this machine can connect.
         clock: The time.
     """
 
@@ -101,7 +101,7 @@ class LoopGroup:
                         start=partial(self._make_actor, loop, name),
                         restart="temporary",
                         significant=True,
-                        priority="critical",  # nobody else needs a part of the time
+                        priority="critical",  # nothing else needs a share of the time
                     )
                     for name, loop in zip(_names(self.loops), self.loops, strict=True)
                 ],
@@ -121,12 +121,12 @@ class LoopGroup:
 
         Args:
             install_signals: Whether SIGTERM and SIGINT end the group, through the `ShutdownCoordinator`.
-            visibility_timeout: Handed to each loop's ``run``, if that takes it.
+            visibility_timeout: Passed to each loop's ``run``, if that takes it.
             wait_time_seconds: Likewise.
 
         Raises:
-            ExceptionGroup: what loops have raised, or why they could not be run.
-            RuntimeError: if it has been run before.
+            ExceptionGroup: with what loops have raised, or why they could not be started.
+            RuntimeError: if the group has been run before.
         """
         with self._lock:
             if self._thread is not None:
@@ -136,7 +136,7 @@ class LoopGroup:
                 self._never_ran = True
                 return  # and the port for probes is closed already
         self._options = {"visibility_timeout": visibility_timeout, "wait_time_seconds": wait_time_seconds}
-        # Copied, not made anew: other people's loops may have limits of their own, which are theirs to check.
+        # Copied, not validated again: a loop of yours may have limits of its own, which it checks itself.
         self._service.timeouts = self._service.timeouts.model_copy(update=self._options)
         coordinator: ShutdownCoordinator | None = None
         is_ours = ShutdownCoordinator.get() is None
@@ -145,7 +145,7 @@ class LoopGroup:
                 coordinator = ShutdownCoordinator.enroll(self._triggered, self._service.cut_short)
             report = self._service.run()
         except BaseException as error:
-            write(self._service.finished, error=error)  # also if there are no signals to be had
+            write(self._service.finished, error=error)  # even if no handler could be installed
             if self.probes is not None:
                 self.probes.close()
             raise
@@ -153,7 +153,7 @@ class LoopGroup:
             if coordinator is not None:
                 coordinator.unregister(self._triggered)
                 if is_ours:
-                    coordinator.reset_if_unused()  # otherwise nobody would hear Ctrl-C any more
+                    coordinator.reset_if_unused()  # otherwise a Ctrl-C would have no effect any more
         if self._failures:
             names = ", ".join(self._failures)
             raise BaseExceptionGroup(f"loops of the group have failed: {names}", list(self._failures.values()))
@@ -162,12 +162,12 @@ class LoopGroup:
             raise BaseExceptionGroup("the loops could not be started", [cause])
 
     def shutdown(self, *, timeout: float | None = None) -> bool:
-        """End all loops together, and wait for that; say whether all ended cleanly.
+        """End all loops together, and wait for that; return whether all ended cleanly.
 
-        Before `run` it is remembered. On a thread of the group itself it does not wait, and returns false.
+        A shutdown before `run` is remembered. On a thread of the group itself it does not wait, and returns false.
 
         Args:
-            timeout: Seconds that all of them together have; `shutdown_timeout` if it is not said.
+            timeout: Seconds that all loops together have; `shutdown_timeout` if it is None.
         """
         with self._lock:
             self._is_stopped = True
@@ -185,7 +185,7 @@ class LoopGroup:
 
     @property
     def report(self) -> ShutdownReport | None:
-        """How it ended, also of loops that had ended before; None before that."""
+        """How the group ended, with the loops that had ended before; None until then."""
         finished = self._service.finished
         if not finished.is_ready() or finished.has_failed():
             return None
@@ -205,7 +205,7 @@ class LoopGroup:
 
     @property
     def probes(self) -> ProbeServer | None:
-        """What answers probes, with its ``url``."""
+        """The server that answers probes, with its ``url``."""
         return self._service.probes
 
     @property
@@ -214,7 +214,7 @@ class LoopGroup:
         return self._service.pending_message_count
 
     def shutdown_ready(self) -> bool:
-        """Say whether nothing is in hand."""
+        """Return whether no message is in hand."""
         return self._service.shutdown_ready()
 
     def _triggered(self) -> None:
@@ -254,7 +254,7 @@ class LoopGroup:
 
 
 def _names(loops: Iterable[SupportsRun]) -> list[str]:
-    """Name each loop after its class, with a number if there are several of it."""
+    """Name each loop after its class, with a number if there are several of that class."""
     kinds = [type(loop).__name__ for loop in loops]
     total, seen = Counter(kinds), Counter[str]()
     names: list[str] = []
@@ -268,7 +268,7 @@ def _taken(run: Any, options: dict[str, Any]) -> dict[str, Any]:
     """Return those options that a loop's ``run`` takes."""
     try:
         parameters = inspect.signature(run).parameters.values()
-    except ValueError:  # as C code may have it
+    except ValueError:  # C code may have no signature
         return {}
     takes_all = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters)
     names = {each.name for each in parameters}

@@ -1,4 +1,4 @@
-"""`ShutdownReport`: how a shutdown went: every phase, every loop, every message that was in hand."""
+"""`ShutdownReport`: what a shutdown did: every phase, every loop, every message that was in hand."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ __all__ = [
     "with_left_behind",
 ]
 
-#: In this order: intake stops everywhere; what is in hand completes; work beside the loops completes; loops end;
-#: daemons stop and mailboxes are closed.
+#: In this order: intake stops everywhere; what is in hand completes; the work of pools completes; loops end; daemons
+#: stop and mailboxes are closed.
 Phase: TypeAlias = Literal["not ready", "drain", "offload", "loops", "close"]
-#: What the threads of a loop are called after it, which may be given up.
+#: The endings of the names of a loop's threads, which may be abandoned.
 THREADS = ("worker", "control", "start")
 
 
-#: Seconds for all that is left to do when the budget is over, or the loops have ended: to give back what was in hand,
-#: to stop daemons, to close mailboxes. It takes milliseconds unless a store hangs, and is less than the spare grace.
+#: Seconds for what is left to do when the budget is over, or the loops have ended: to return what was in hand, to stop
+#: daemons, to close mailboxes. That takes milliseconds unless a store hangs. It is less than the spare grace.
 REPORT_GRACE = 3.0
 
 
@@ -45,50 +45,50 @@ class PhaseReport(_Part):
 
     name: Phase
     duration: float
-    #: False if its time was over before it was done, or it was cut short.
+    #: False if its time was over before it was complete, or it was cut short.
     completed: bool
 
 
 class LoopReport(_Part):
     """How one loop ended."""
 
-    #: Its name, after those of the supervisors above it.
+    #: Its name, after the names of the supervisors above it.
     path: str
     #: True if it ended by itself, and in time.
     clean: bool
-    #: True if it was given up, because it did not end in time.
+    #: True if it was abandoned, because it did not end in time.
     abandoned: bool
     duration: float
     fates: tuple[MessageFate, ...] = ()
     error: str | None = None
-    #: Where its threads were when it was given up.
+    #: Where its threads were when it was abandoned.
     stack: str | None = None
 
 
 class ShutdownReport(_Part):
-    """How a shutdown went; as text, in words."""
+    """What a shutdown did; ``str`` makes a text of it."""
 
-    #: What asked for it.
+    #: What asked for the shutdown.
     reason: str
     exit_code: ExitCode
-    #: Seconds that there were, and that were used.
+    #: Seconds that it had, and that it took.
     budget: float
     duration: float
     phases: tuple[PhaseReport, ...]
     loops: tuple[LoopReport, ...]
-    #: What ended the tree, if it was not asked to.
+    #: What ended the tree, if it was not asked to end.
     error: str | None = None
-    #: The threads of this process that were given up, also before the shutdown, and still run.
+    #: The threads of this process that were abandoned, even before the shutdown, and still run.
     left_behind: tuple[str, ...] = ()
 
     @property
     def fates(self) -> tuple[MessageFate, ...]:
-        """What became of every message that was in hand, or received and not started; the last that is known."""
+        """The last known fate of every message that was in hand, or received and not started."""
         return merged_fates(fate for loop in self.loops for fate in loop.fates)
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many messages had which fate."""
+        """The number of messages by fate."""
         return dict(Counter(fate.fate for fate in self.fates))
 
     @override
@@ -140,7 +140,7 @@ def report_of(result: ShutdownResult, path: str | None = None) -> LoopReport:
 
 
 def with_left_behind(loops: tuple[LoopReport, ...], threads: tuple[str, ...]) -> tuple[LoopReport, ...]:
-    """Return the reports of loops, of which none ended cleanly that has left a thread behind."""
+    """Return the reports of loops; a loop that has left a thread behind is no longer clean."""
 
     def judge(loop: LoopReport) -> LoopReport:
         name = loop.path.rpartition("/")[2]
@@ -154,13 +154,13 @@ def with_left_behind(loops: tuple[LoopReport, ...], threads: tuple[str, ...]) ->
 
 
 def exit_code_of(loops: tuple[LoopReport, ...], *, gave_up: bool, in_time: bool, overtime: float) -> ExitCode:
-    """Return what the process says of its end.
+    """Return the exit code of the process.
 
     Args:
         loops: How the loops ended.
         gave_up: Whether the tree ended by itself, with an error.
         in_time: Whether all of it ended in time.
-        overtime: Seconds that the shutdown took beyond its budget, whatever kept it: a main thread that got no turn is
+        overtime: Seconds that the shutdown took beyond its budget, for any reason: a main thread that got no turn is
             late as well.
     """
     if gave_up:

@@ -1,4 +1,4 @@
-"""`Service`: runs a tree until it is told to end, and ends it within one budget; `serve` does that for a process."""
+"""`Service`: runs a tree until a signal or a request, and ends it within one budget; `serve` does so for a process."""
 
 from __future__ import annotations
 
@@ -60,18 +60,18 @@ class Service:
     Args:
         tree: The root supervisor: one that is not started, so that signals are heard from the first moment on, or the
             ref of one that is.
-        mailboxes: Those that the tree works on: reaped while it runs, and closed at the end.
-        pools: Whose work is to be completed before the loops are stopped.
-        signals: What ends it; a second one cuts the drain short, a third one ends the process at once.
-        health_port: Where probes are answered, if at all; 0 finds a free port.
-        health_host: For whom: by default for this machine alone.
+        mailboxes: The mailboxes of the tree: reaped while it runs, and closed at the end.
+        pools: The pools whose work is completed before the loops are stopped.
+        signals: The signals that end it; a second one cuts the drain short, a third one ends the process at once.
+        health_port: The port where probes are answered, if at all; 0 finds a free port.
+        health_host: The host of that port; by default only this machine can connect.
         clock: The time.
         timeouts: Checked by `Timeouts`.
 
     Raises:
-        TypeError: if something is not what it must be; it is named.
-        ValueError: if time-outs do not go together, or one is none, or the tree has ended already.
-        OSError: if nobody can be answered at the port.
+        TypeError: if an argument has the wrong type; it is named.
+        ValueError: if time-outs contradict each other, or one is not a time-out, or the tree has already ended.
+        OSError: if the port is in use or not allowed.
     """
 
     def __init__(
@@ -110,14 +110,14 @@ class Service:
             check_port("health_port", health_port)
         self._clock = clock
         self._signals_heard = 0
-        self._stirred: Ticket[None] = Ticket(clock.blocking)  # resolves when other people's handlers have to run
+        self._stirred: Ticket[None] = Ticket(clock.blocking)  # resolves when handlers of other code have to run
         self._watchdog: ControlRef | None = None
         self._asked: Ticket[tuple[str, Budget]] = SharedTicket(clock.blocking)
-        #: Resolves to what asks for the end, as soon as something does; a callback on it must not block.
+        #: Resolves to the reason of the shutdown, as soon as one is asked for; a callback on it must not block.
         self.closing: Ticket[str] = self._asked.map(lambda asked: asked[0])
         self._cut_short: Ticket[None] = SharedTicket(clock.blocking)
         self._shutdown = Shutdown(self.ref, self.timeouts, self._cut_short, clock)
-        #: Resolves to the report, when all is over.
+        #: Resolves to the report, when the shutdown is over.
         self.finished: Ticket[ShutdownReport] = SharedTicket(clock.blocking)
         prober = Prober(
             [self.ref],
@@ -125,21 +125,21 @@ class Service:
             stall_threshold=self.timeouts.stall_threshold,
             clock=clock,
         )
-        #: What answers probes, if there is a port for it.
+        #: The server that answers probes, if there is a port for it.
         self.probes = (
             None if health_port is None else ProbeServer(prober.answer, port=health_port, host=health_host, clock=clock)
         )
 
     def run(self, *, owns_process: bool = False) -> ShutdownReport:
-        """Run until a signal, a `shut_down`, or the end of the tree; return when all is over.
+        """Run until a signal, a `shut_down`, or the end of the tree; return when the shutdown is over.
 
         What the tree raises is in the report, and in its exit code.
 
         Args:
-            owns_process: Whether the process exits after it, so that no signal which comes meanwhile is to kill it.
+            owns_process: Whether the process exits after it, so that no signal in between may kill it.
 
         Raises:
-            RuntimeError: if it has been run before.
+            RuntimeError: if the service has been run before.
         """
         if self._has_run:
             raise RuntimeError(f"{self!r} has been run before")
@@ -152,7 +152,7 @@ class Service:
         except BaseException as error:
             write(self.finished, error=error)
             raise
-        finally:  # whoever waits for these need not wait any more
+        finally:  # both tickets resolve, even if there was no shutdown
             write(self._shutdown.intake_closed, 0)
             self.shut_down("the tree has ended")
         write(self.finished, report)
@@ -167,7 +167,7 @@ class Service:
                     self._hear, self._signals, clock=self._clock, others=self._stir, until_exit=owns_process
                 )
                 scope.enter(relay)
-            scope.enter(shutdown.closing(self._mailboxes))  # before signals are somebody else's again
+            scope.enter(shutdown.closing(self._mailboxes))  # left before the relay puts the handlers back
             self._start(scope)
             if self._wait_asked():
                 reason, budget = self._asked.wait(0)
@@ -176,28 +176,28 @@ class Service:
             else:
                 budget = Budget(self._clock.monotonic(), self.timeouts.shutdown_timeout)
                 shutdown.close_pools(budget, self._pools)
-        except BaseException:  # a Ctrl-C that nobody relays: what is in hand goes back, and then it is raised
+        except BaseException:  # a Ctrl-C without a relay: what is in hand is returned, and then it is raised
             self.cut_short()
             self._stop_watching()
             if not isinstance(self._tree, Supervisor) or self._tree.is_launched:
                 shutdown.force()
             scope.shutdown_all()
             if self.probes is not None:
-                self.probes.close()  # what was never served is not closed by its end
+                self.probes.close()  # the scope closes it only if it has served it
             raise
         shutdown.close(scope)
         return shutdown.report(self._asked)
 
     def _may_hear_others(self) -> bool:
-        """Say whether handlers of others may have to run on this thread while it waits."""
+        """Say whether handlers of other code may have to run on this thread while it waits."""
         return threading.current_thread() is threading.main_thread() and not self._clock.blocking.is_virtual
 
     def _wait_asked(self) -> bool:
-        """Wait until somebody asks for the end, or the tree has ended by itself; say whether somebody has asked."""
+        """Wait until a shutdown is asked for, or the tree has ended by itself; return whether one is asked for."""
         asked, ended = self._asked, self.ref.ended
         while not asked.is_ready() and not ended.is_ready():
-            # Python runs handlers of signals between two steps of the main thread. One that comes just before it begins
-            # to wait would not be run until it is woken: so other people's signals wake it.
+            # Python runs handlers of signals between two steps of the main thread. A handler that is due just before
+            # this wait would not run until the wait ends: so every other signal ends it.
             self._shutdown.wait_first(None, self._stirred, asked, ended)
         return asked.is_ready()
 
@@ -219,21 +219,21 @@ class Service:
             scope.spawn(ReaperActor(self._mailboxes, clock=self._clock))
 
     def _stop_watching(self) -> None:
-        """Have nobody given up any more but by the budget, however many that will be."""
+        """Stop the watchdog: from now on only the budget decides which loops are abandoned, and how many."""
         if self._watchdog is not None:
             self._watchdog.stop(block=False)
             self._watchdog.ended.wait_ready(STOP_GRACE, self._clock)
 
     def shut_down(self, reason: str = "asked to", timeout: float | None = None) -> None:
-        """Ask for the end, without waiting for it; from any thread, also in a signal handler. The first one counts.
+        """Ask for the end, without waiting for it; from any thread, even in a signal handler. The first call counts.
 
         Args:
             reason: For the report.
             timeout: The budget in seconds, instead of ``shutdown_timeout``.
 
         Raises:
-            TypeError: if the reason is no text.
-            ValueError: if the time-out is none.
+            TypeError: if the reason is not a string.
+            ValueError: if ``timeout`` is not a number of seconds.
         """
         if not isinstance(reason, str):  # pyright: ignore[reportUnnecessaryIsInstance]  a caller without types
             raise TypeError(f"reason must be a string, got {describe(reason)}")
@@ -241,7 +241,7 @@ class Service:
         write(self._asked, (reason, Budget(self._clock.monotonic(), seconds)))
 
     def cut_short(self) -> None:
-        """Ask for the end at once: what is in hand goes back, and whoever has it is given up."""
+        """Ask for the end at once: messages in hand are returned, and the workers that have them are abandoned."""
         self.shut_down("cut short", 0.0)
         write(self._cut_short)
 
@@ -252,16 +252,16 @@ class Service:
 
     @property
     def intake_closed(self) -> Ticket[int]:
-        """Resolves when the shutdown has made everybody take no more, to how many messages are in hand then."""
+        """Resolves when no loop takes messages any more, to the number of messages that are in hand then."""
         return self._shutdown.intake_closed
 
     @property
     def pending_message_count(self) -> int:
-        """How many messages are in hand in the whole tree; blocks for as long as the loops take to say so."""
+        """How many messages are in hand in the whole tree; blocks until the loops have answered."""
         return sum(len(status.in_hand) for status in take_census([self.ref], clock=self._clock).loops)
 
     def shutdown_ready(self) -> bool:
-        """Say whether nothing is in hand, so that an end now would cut nothing in half."""
+        """Return whether no message is in hand, so that an end now would interrupt none."""
         return self.pending_message_count == 0
 
     def _hear(self, number: int) -> None:

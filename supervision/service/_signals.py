@@ -1,4 +1,4 @@
-"""`SignalRelay`: hears signals at once, whatever the main thread is doing."""
+"""`SignalRelay`: hears signals at once, even while the main thread is in a C call."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SignalRelay", "signal_name"]
 
-#: The signal that ends the process at once, because two before it did not help.
+#: Which signal ends the process at once, because those before it did not help.
 LAST = 3
 _CLOSE = b"\0"  # no signal has this number
 
@@ -34,26 +34,26 @@ _CLOSE = b"\0"  # no signal has this number
 class SignalRelay:
     """Calls back on a thread of its own for each signal, in order.
 
-    A Python handler runs on the main thread between two bytecodes, so not while that is in a C call. The interpreter's
-    wake-up descriptor is written when the signal arrives, and a thread that reads it is not kept waiting by anybody.
-    The handlers and the descriptor that were there before are put back by `close`; until then the descriptor of
-    somebody else is still written. The third signal ends the process at once, with the shell's code for it.
+    A Python handler runs on the main thread between two bytecodes, so not while that is in a C call. The interpreter
+    writes to the wake-up descriptor when the signal arrives, and the relay's thread, which reads it, is not delayed.
+    `close` puts back the handlers and the descriptor that were there before. Until then the relay writes to that
+    descriptor too. The third signal ends the process at once, with the shell's code for it.
 
-    Off the main thread no handler can be installed: then it warns, and hears nothing. A process that is forked hears
-    for itself again, as it would without a relay: its signals are not its parent's.
+    Off the main thread no handler can be installed: then it warns, and hears nothing. In a forked process the handlers
+    are as they were before the relay: the parent does not hear the signals of its child.
 
     Args:
         callback: Called with the number of each signal, on the relay's thread; what it raises is logged.
-        signals: Which signals.
-        clock: Whose seam the thread is started through.
+        signals: The signals to hear.
+        clock: The clock whose seam starts the thread.
         leave: Ends the process.
-        others: Called for each other signal, whose handler is somebody else's, on the relay's thread.
-        until_exit: Whether the process belongs to it: then a signal that comes after one which was heard kills nobody
-            who was told to end and is doing so, even after `close`, and none kills the interpreter while that exits.
-            Where there was a handler before, that is put back all the same.
+        others: Called for each other signal, which another handler handles, on the relay's thread.
+        until_exit: Whether the process exits after the relay. Then a signal that follows one which was heard does not
+            kill the process while it ends, even after `close`, and no signal kills the interpreter while it exits.
+            Even so a handler that was there before is put back.
 
     Raises:
-        ValueError: if ``signals`` has something that is no signal, or one that no process hears; it is named.
+        ValueError: if one of ``signals`` is not a signal, or one that no process can handle; it is named.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class SignalRelay:
     ) -> None:
         clock = resolve_clock(clock)
         self._callback = callback
-        #: Which it hears.
+        #: The signals that it hears.
         self.signals = tuple(_checked(each) for each in signals)
         self._clock = clock
         self._leave = leave
@@ -77,7 +77,7 @@ class SignalRelay:
         self._before: dict[int, Any] = {}
         self._fd_before = -1
         self._seen = 0  # by the handler
-        self._heard = 0  # by the relay; each counts for itself, so that neither waits for the other
+        self._heard = 0  # by the relay; each has its own count, so that neither waits for the other
         self._near: socket.socket | None = None
         self._far: socket.socket | None = None
         self._thread: ThreadHandle | None = None
@@ -119,10 +119,10 @@ class SignalRelay:
     def close(self) -> None:
         """Put everything back as it was, and end the thread; closing again changes nothing.
 
-        What somebody else has installed meanwhile is theirs, and stays.
+        A handler or a descriptor that other code has installed meanwhile stays.
 
         Raises:
-            RuntimeError: off the main thread, where nothing can be put back; then it stays open.
+            RuntimeError: off the main thread, where no handler can be put back; then the relay stays open.
         """
         near, far = self._near, self._far
         if near is None or far is None:
@@ -153,15 +153,15 @@ class SignalRelay:
 
     def _put_descriptor_back(self, ours: int) -> None:
         try:
-            found = signal.set_wakeup_fd(self._fd_before)  # with the warning that is the default, like most set it
-        except (OSError, ValueError):  # whoever it belonged to has closed it
+            found = signal.set_wakeup_fd(self._fd_before)  # with the warning on a full buffer, which is the default
+        except (OSError, ValueError):  # its owner has closed it
             found = signal.set_wakeup_fd(-1)
         if found != ours:
             report(logging.WARNING, "other code has replaced the wake-up descriptor of signals, which stays replaced")
             signal.set_wakeup_fd(found)
 
     def forget_parent(self) -> None:
-        """Hear nothing any more, in a process that was forked: it shares the descriptor, but not the thread."""
+        """Stop hearing in a forked process, which shares the descriptor, but not the thread."""
         near, far, self._near, self._far = self._near, self._far, None, None
         self._put_handlers_back(in_child=True)
         signal.set_wakeup_fd(-1)
@@ -170,7 +170,7 @@ class SignalRelay:
                 each.close()
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
-        """Do nothing: the relay does. Only a process that does not end otherwise ends here, if the relay is slow."""
+        """Do nothing, as the relay hears the signal; only the third one ends the process here, if the relay is slow."""
         self._seen += 1
         if self._seen >= LAST:
             self._leave(128 + number)
@@ -188,7 +188,7 @@ class SignalRelay:
 
     def _hear(self, number: int) -> None:
         if self._fd_before != -1:
-            with suppress(OSError):  # it is full, or closed: somebody else's business
+            with suppress(OSError):  # it is full, or its owner has closed it
                 os.write(self._fd_before, bytes((number,)))
         if number not in self.signals:
             self._others()
@@ -214,7 +214,7 @@ class SignalRelay:
 
 
 def signal_name(number: int) -> str:
-    """Return what a signal is called; real-time signals, which some containers are stopped by, have no name."""
+    """Return the name of a signal; real-time signals, which stop some containers, have none."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -230,15 +230,15 @@ def _checked(number: int) -> int:
     return number
 
 
-#: What a signal does that nobody handles.
+#: The handlers of a signal that no code has set one for.
 _DEFAULTS = (signal.SIG_DFL, signal.default_int_handler)
-_last: dict[int, Any] = {}  # the signals of those that had the process to themselves, and what was there before them
+_last: dict[int, Any] = {}  # the signals of relays whose process exits after them, and the handlers before those
 _open_relays: weakref.WeakSet[SignalRelay] = weakref.WeakSet()
 _masks = threading.local()  # .before: what this thread has blocked, while it forks
 
 
 def _block() -> None:
-    """Let no signal reach a child before it hears for itself: it would be lost."""
+    """Let no signal reach a forked process before its handlers are back: it would be lost."""
     heard = {number for relay in tuple(_open_relays) for number in relay.signals}
     _masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, heard) if heard else None
 
@@ -260,7 +260,7 @@ def _forget_parents() -> None:
 
 
 def _ignore_at_exit() -> None:
-    """Ignore signals while the interpreter ends, which would give them back their default action: to kill."""
+    """Ignore signals while the interpreter exits, which would put back their default action: to kill."""
     for number in _last:
         if signal.getsignal(number) in _DEFAULTS or isinstance(_owner(signal.getsignal(number)), SignalRelay):
             signal.signal(number, signal.SIG_IGN)
@@ -271,4 +271,4 @@ def _owner(handler: object) -> object:
 
 
 at_fork(before=_block, in_parent=_unblock, in_child=_forget_parents)
-atexit.register(_ignore_at_exit)  # at import, so that it is called after those of others, which may hang
+atexit.register(_ignore_at_exit)  # at import, so that it is called after later hooks, which may hang

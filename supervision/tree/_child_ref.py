@@ -47,18 +47,18 @@ __all__ = ["ChildRef", "ChildSlot", "ChildView", "ForChild", "Terminate"]
 @final
 @dataclass(frozen=True, slots=True)
 class ChildView:
-    """Who is there, and what the supervisor knows of it."""
+    """The present incarnation of a child, and what the supervisor knows of it."""
 
     state: ChildState = ChildState.PENDING
     adapter: ChildAdapter | None = None
     retry_at: float | None = None
     restarts: int = 0
     error: BaseException | None = None
-    #: Since when it starts; None if it does not.
+    #: Its start, while it is starting.
     beginning: Beginning | None = None
 
 
-#: The number of what starts a child, among workers: theirs begin at 1.
+#: The worker number of the thread that starts a child; those of workers begin at 1.
 _STARTER = 0
 
 _STATES = {
@@ -73,7 +73,7 @@ _STATES = {
 
 @final
 class ChildSlot:
-    """The place of one child; it outlives those who sit there."""
+    """The place of one child in its supervisor, which outlives the child's incarnations."""
 
     def __init__(self, child: str, clock: Clock) -> None:
         self.child = child
@@ -87,19 +87,19 @@ class ChildSlot:
 
     @property
     def ref(self) -> pykka.ActorRef[Any] | None:
-        """Whom to speak to."""
+        """The ref of the present incarnation, if there is one."""
         adapter = self.occupant.adapter
         return None if adapter is None else adapter.ref
 
     @property
     def control_ref(self) -> ControlRef | None:
-        """Whom to speak to, if it is one of our own actors."""
+        """The ref of the present incarnation, if that is one of our own actors."""
         ref = self.ref
         return ref if isinstance(ref, ControlRef) else None
 
     @property
     def plain(self) -> PlainActor | None:
-        """The Pykka actor that sits there, if it is one."""
+        """The present incarnation, if that is a plain Pykka actor."""
         return getattr(self.occupant.adapter, "plain", None)
 
     def health(self) -> HealthStatus:
@@ -116,7 +116,7 @@ class ChildSlot:
             last_heartbeat=None,
             heartbeat_age=None,
             activity=Activity.BACKING_OFF if now.state is ChildState.RESTARTING else None,
-            polled=now.state is ChildState.UP,  # an actor that does not tell has when it is up
+            polled=now.state is ChildState.UP,  # an actor that does not tell counts as polled once it is up
             restarts=now.restarts,
             retry_at=now.retry_at,
             starting_since=None if beginning is None else beginning.since,
@@ -125,8 +125,8 @@ class ChildSlot:
         )
 
     def _starter(self, beginning: Beginning, adapter: ChildAdapter | None) -> WorkerStatus:
-        """Return how what starts the child is, which the watchdog judges like a worker."""
-        # The time that the spec allows is the supervisor's to watch.
+        """Return the status of the thread that starts the child, which the watchdog judges like a worker."""
+        # Without the start time-out of the spec, which the supervisor itself watches.
         silent_for = self.clock.monotonic() - beginning.since - (beginning.limit or 0.0)
         return WorkerStatus(
             worker=_STARTER,
@@ -142,31 +142,31 @@ class ChildSlot:
 R = TypeVar("R")
 
 
-#: What the supervisor does for its child, because it outlives it.
+#: Requests that the supervisor answers for its child, because it outlives the child.
 _FOR_SUPERVISOR = (ShutdownRequest, AbandonRequest, StallReport, PauseRequest, DrainRequest, ResumeRequest)
 
 
 @final
 class Terminate(Request[ShutdownResult]):
-    """Terminate the child, and answer when it has ended, however long that takes."""
+    """Terminate the child, and answer when it has ended, with no time-out."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class ForChild:
-    """A request that was sent to a child, but is its supervisor's to answer."""
+    """A request that was sent to a child, and that its supervisor answers."""
 
     slot: ChildSlot
     request: Request[Any]
 
 
 class ChildRef(ControlRef):
-    """A ref to a child, whoever that is just now.
+    """A ref to a child, which stays good over its restarts.
 
-    - A `ShutdownRequest`, or `stop`, terminates the child: it stays down until somebody restarts it.
-    - Health is answered in every state, by its supervisor's knowledge while there is nobody to answer.
-    - Any other request goes to whoever is there, and fails at once with `ChildUnavailableError` if nobody is. What is
-      in the inbox of one that dies fails with it, and is never moved to the next.
+    - A `ShutdownRequest`, or `stop`, terminates the child: it stays down until a request restarts it.
+    - Health is answered in every state, from what its supervisor knows while the child is not running.
+    - Any other request goes to the present incarnation of the child. It fails at once with `ChildUnavailableError` if
+      there is none. What is in the inbox of an incarnation that ends fails with it, and is never moved to the next.
     """
 
     def __init__(self, slot: ChildSlot, supervisor: ControlRef) -> None:
@@ -212,7 +212,7 @@ class ChildRef(ControlRef):
         """Send a message without asking for an answer.
 
         Raises:
-            ChildUnavailableError: if nobody is there and the message carries no ticket that could say so.
+            ChildUnavailableError: if the child is not running and the message carries no ticket that could say so.
         """
         if issubclass(type(message), TicketCarrier):
             if (
@@ -267,11 +267,11 @@ class ChildRef(ControlRef):
 
     @override
     def stop(self, *, block: bool = True, timeout: float | None = None) -> bool | Ticket[bool]:
-        """Terminate the child: it stays down until somebody restarts it.
+        """Terminate the child: it stays down until a request restarts it.
 
         Returns:
             True when it has ended, false if it was down before; or a ticket for that if not ``block``. On a thread of
-            the child itself it does not block, because that would be waiting for itself, and returns false.
+            the child itself, which would wait for itself, it does not block, and returns false.
         """
         was_alive = self.is_alive()
         adapter = self._slot.occupant.adapter
@@ -291,7 +291,7 @@ class ChildRef(ControlRef):
 
     @override
     def is_alive(self) -> bool:
-        """Say whether somebody is there."""
+        """Return whether the child has an actor now, even one that is starting or stopping."""
         return self._slot.occupant.adapter is not None
 
     @override
@@ -299,7 +299,7 @@ class ChildRef(ControlRef):
         """Return Pykka's proxy, which stays good over restarts like this ref.
 
         Raises:
-            ChildUnavailableError: if nobody is there now, whose attributes it could have.
+            ChildUnavailableError: if the child is not running now, so that it has no attributes.
         """
         try:
             return pykka.ActorProxy(actor_ref=self)
@@ -307,7 +307,7 @@ class ChildRef(ControlRef):
             raise self._unavailable() from None
 
     def post(self, work: Callable[[], object]) -> bool:
-        """Hand ``work`` to the loop's worker; false while there is none that is running."""
+        """Pass ``work`` to the loop's worker; false while none is running."""
         ref = self._slot.ref
         if ref is None:
             return False
@@ -316,7 +316,7 @@ class ChildRef(ControlRef):
         return ref.post(work)
 
     @property
-    def _actor_weakref(self) -> Callable[[], Any]:  # type: ignore[override]  # pyright: ignore[reportIncompatibleVariableOverride]  here it changes with each life
+    def _actor_weakref(self) -> Callable[[], Any]:  # type: ignore[override]  # pyright: ignore[reportIncompatibleVariableOverride]  here it changes with each incarnation
         """What Pykka's proxy looks for: the actor whose attributes it has."""
         ref = self._slot.ref
         return (lambda: None) if ref is None else ref._actor_weakref  # noqa: SLF001  Pykka's proxy reads it too

@@ -1,4 +1,4 @@
-"""`ChildRequests`: what a supervisor can be asked about its children, and how it answers."""
+"""`ChildRequests`: answers the requests about a supervisor's children."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 __all__ = ["CHILD_REQUESTS", "ChildRequests", "answer_for_one_that_is_gone"]
 
 
-#: What can be asked about children.
+#: Requests to a supervisor about its children.
 CHILD_REQUESTS = (
     StartChildRequest,
     TerminateChildRequest,
@@ -66,7 +66,7 @@ CHILD_REQUESTS = (
 )
 
 
-#: What can be asked of a child through its ref, and is answered by its supervisor.
+#: Requests to a child through its ref that its supervisor answers.
 _REQUESTS = MessageKinds(
     ShutdownRequest,
     ShutdownConfirmRequest,
@@ -84,21 +84,21 @@ class ChildRequests:
     """Belongs to one supervisor's thread; nothing here blocks it, and each ticket resolves when it is done.
 
     Args:
-        executor: Carries out what is decided about the children.
+        executor: Carries out the effects on the children.
         clock: The time.
-        put: Takes reports, on any thread, for the supervisor.
+        put: Puts a report into the supervisor's inbox, on any thread.
     """
 
     def __init__(self, executor: EffectExecutor, clock: Clock, put: Callable[[object], None]) -> None:
         self._executor = executor
         self._clock = clock
         self._put = put
-        # What all children of a pool are made from, and how many were.
+        # The spec of all children of a pool, and how many were made of it.
         self._template = executor.machine.spec.template
         self._made = 0
 
     def answer(self, message: object) -> object:  # noqa: C901, PLR0911  one answer for each request
-        """Do what is asked, or say what is; raises what refuses it."""
+        """Carry out a request, or answer it; raises if it is refused."""
         registry, roster = self._executor.registry, self._executor.machine.roster
         match message:
             case ForChild():
@@ -132,7 +132,7 @@ class ChildRequests:
         """Add a child and start it."""
         found: list[ChildRef | None] = []
         ticket = self._wait(lambda waiter: self._executor.machine.start_child(spec, waiter), lambda: found[0])
-        # Now: one that says "not now" may be gone when it is answered.
+        # Now: a child whose factory says "not now" may be gone when the ticket resolves.
         found.append(self._executor.registry.ref(spec.id))
         return ticket
 
@@ -150,7 +150,7 @@ class ChildRequests:
         )
 
     def _wait_down(self, child_id: str) -> Ticket[ShutdownResult]:
-        """Wait until a child is down, without asking for it."""
+        """Wait until a child is down, without stopping it."""
         executor = self._executor
         return self._wait(
             lambda waiter: executor.machine.watch_stop(child_id, waiter),
@@ -158,7 +158,7 @@ class ChildRequests:
         )
 
     def _wait_started(self, child_id: str) -> Ticket[Any]:
-        """Wait until a child is up, if it is on its way."""
+        """Wait until a child is up, if it is being started."""
         return self._wait(lambda waiter: self._executor.machine.watch_start(child_id, waiter), lambda: None)
 
     def _restart_child(self, child_id: str) -> Ticket[ChildRef]:
@@ -171,19 +171,19 @@ class ChildRequests:
         return self._wait(lambda waiter: self._executor.machine.delete_child(child_id, waiter), lambda: None)
 
     def _resize(self, template: ChildSpec, size: int) -> Ticket[tuple[ChildRef, ...]]:
-        """Start new children, or terminate the youngest; the ticket has the refs of those that are to be there."""
+        """Start new children, or terminate the youngest; the ticket has the refs of those that stay or are new."""
         executor = self._executor
         there = [child.id for child in executor.machine.roster.children.values() if not child.is_terminated]
         pending: list[Ticket[Any]] = [self._terminate_child(child) for child in there[size:]]
         ids = there[:size]
-        pending += [self._wait_started(child) for child in ids]  # an earlier resize may still be at it
+        pending += [self._wait_started(child) for child in ids]  # an earlier resize may still be starting them
         for _ in range(size - len(there)):
             self._made += 1
             child = template.model_copy(update={"id": f"{template.id}-{self._made}"})
             ids.append(child.id)
             pending.append(self._start_child(child))
         found = (executor.registry.ref(child) for child in ids)
-        refs = tuple(ref for ref in found if ref is not None)  # one that could not be added fails the answer below
+        refs = tuple(ref for ref in found if ref is not None)  # a child that could not be added fails the answer below
         done: Ticket[None] = Ticket()
         done.complete(None)
         return done.join(*pending).map(lambda _: refs)
@@ -213,7 +213,7 @@ class ChildRequests:
             raise self.unsupported(message, "in a pool children are all alike: send a ResizeRequest")
 
     def unsupported(self, message: object, why: str) -> UnsupportedRequestError:
-        """Return what refuses a request."""
+        """Return the error that refuses a request."""
         return UnsupportedRequestError(f"Supervisor {self._executor.machine.spec.name!r}", type_name(message), why)
 
     # Through the ref of a child.
@@ -287,13 +287,13 @@ class ChildRequests:
 
     def _note_slow_start(self, child: str, beginning: Beginning, stall: StallReport) -> None:
         if stall.is_recalled or stall.last_heartbeat != beginning.since:
-            return  # nothing can be recalled from a factory
+            return  # a factory has no token to be stopped
         reason = f"starting for {self._clock.monotonic() - beginning.since:.1f} s"
         self._executor.log.note(EventKind.STALLED, child, stack=stall.stack, worker=stall.worker, reason=reason)
         report(logging.WARNING, "child %r has been %s; it is at\n%s", child, reason, stall.stack)
 
     def _confirm_end(self, child: str) -> Deferred | ShutdownResult:
-        """Wait for the end of a child, without asking for it; of one that is down, return the last one."""
+        """Wait for the end of a child, without stopping it; if it is down, return its last result."""
         registry, incarnation = self._executor.registry, self._executor.incarnation_of(child)
         if incarnation is not None and incarnation.adapter is not None:
             if incarnation.confirmed is None:
@@ -301,13 +301,13 @@ class ChildRequests:
                     lambda ended: ended.result or registry.result_of(child, ended.cause)
                 )
             return Deferred(incarnation.confirmed)
-        if incarnation is not None:  # its factory is at work
+        if incarnation is not None:  # its factory is running
             return Deferred(self._wait_down(child))
         return registry.last_result(child)
 
 
 def _is_meant(incarnation: Incarnation, request: AbandonRequest) -> bool:
-    """Say whether a request is still about what it was decided on: a start that is over is not given up."""
+    """Say whether a request is about this start: one that is over is not abandoned."""
     if request.last_heartbeat is None:
         return True
     return incarnation.beginning is not None and incarnation.beginning.since == request.last_heartbeat

@@ -1,4 +1,4 @@
-"""What happened in a supervisor: typed events, the last of which are kept, and all of which can be listened to."""
+"""The events of a supervisor: typed, kept up to a number, and sent to subscribers."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 
 __all__ = ["EventLog", "EventStream", "SupervisionEvent", "stack_of"]
 
-#: How many events are kept by a supervisor, and by a stream that nobody reads.
+#: How many events a supervisor keeps, and a stream that is not read.
 KEPT = 1_000
-#: Real seconds that a reader waits for an event: it only matters when none comes.
+#: Real seconds that a reader waits for an event: they only matter when none comes.
 EVENT_TIMEOUT = 30.0
 #: Characters of a trace that are kept.
 LONGEST_STACK = 16_000
 
 
 class SupervisionEvent(BaseModel):
-    """One thing that happened to one child."""
+    """One event, of one child."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -45,23 +45,23 @@ class SupervisionEvent(BaseModel):
     child: str
     #: When, in seconds since the epoch.
     at: float
-    #: What raised, in words.
+    #: The exception, as text.
     cause: str | None = None
-    #: Where: the trace of the exception, or what the thread was doing when it gave no sign of life.
+    #: The trace of the exception, or the stack of the thread that gave no sign of life.
     stack: str | None = None
-    #: Which restart this is, or is about; 0 is the first start.
+    #: The number of the restart that it is about; 0 is the first start.
     attempt: int = 0
     #: Seconds until the restart.
     delay: float = 0.0
-    #: Why a child ended (``normal``, ``shutdown``, ``error``, ``killed``), or was given up.
+    #: Why a child ended (``normal``, ``shutdown``, ``error``, ``killed``), or was abandoned.
     reason: str = ""
-    #: Which worker, if it is about one.
+    #: The worker that it is about, if it is about one.
     worker: int | None = None
     in_hand: tuple[InHand, ...] = ()
 
 
 def stack_of(error: BaseException | None) -> str | None:
-    """Return the trace of an exception as text, so that an event keeps no frame alive; runs no code of its own."""
+    """Return the trace of an exception as text, so that an event keeps no frame alive; runs no code of the error."""
     if error is None:
         return None
     lines = traceback.format_tb(error.__traceback__)
@@ -76,7 +76,7 @@ def stack_of(error: BaseException | None) -> str | None:
 class EventStream:
     """Events in order, from the subscription on, for one reader: ``for event in stream`` ends with the supervisor.
 
-    Once it is closed, or dropped, the supervisor tells it nothing more. As a context manager it closes itself.
+    Once it is closed, or dropped, it gets no more events. As a context manager it closes itself.
     """
 
     def __init__(self, blocking: Blocking) -> None:
@@ -89,7 +89,7 @@ class EventStream:
         self.closed = False
 
     def put(self, event: SupervisionEvent) -> None:
-        """Add an event and wake the reader; the oldest goes if nobody reads."""
+        """Add an event and wake the reader; if too many are unread, the oldest is dropped."""
         with self._lock:
             if not self.closed:
                 self._events.append(event)
@@ -98,7 +98,7 @@ class EventStream:
             write(waiting)
 
     def end(self) -> None:
-        """Note that there will be no more; wakes the reader, who still gets what is there. For the supervisor."""
+        """Note that there will be no more; wakes the reader, which still gets the unread ones. For the supervisor."""
         with self._lock:
             self._is_over = True
             waiting, self._waiting = self._waiting, None
@@ -106,7 +106,7 @@ class EventStream:
             write(waiting)
 
     def close(self) -> None:
-        """Drop what is unread, and take no more; from any thread, and again. A reader that waits is woken, and ends."""
+        """Drop unread events, and take no more; from any thread, and more than once. A waiting reader is woken."""
         with self._lock:
             self.closed = True
             self._events.clear()
@@ -124,7 +124,7 @@ class EventStream:
         """Return the next event.
 
         Raises:
-            TicketTimeoutError: if there is none after ``timeout`` real seconds.
+            TicketTimeoutError: if no event comes in ``timeout`` real seconds.
             ActorDeadError: if there are no more, because the supervisor has ended.
             ValueError: if the stream is closed.
         """
@@ -141,18 +141,17 @@ class EventStream:
         """Return the next event of that kind, dropping those before it.
 
         Args:
-            kind: Of which kind.
-            child: Of which child; any if not given.
+            kind: The kind of the event.
+            child: The child that it is about; any if not given.
             timeout: Real seconds without any event; in a simulation simulated ones, and without limit if not given.
 
         Raises:
-            ValueError: if there is no such kind.
-            TicketTimeoutError: if nothing happens for ``timeout`` seconds; it says what has happened.
+            ValueError: if there is no such kind, or the stream is closed.
+            TicketTimeoutError: if no event comes for ``timeout`` seconds; it names the events before.
             ActorDeadError: if there are no more, because the supervisor has ended.
-            ValueError: also if the stream is closed.
         """
         kind, dropped = EventKind(kind), deque[str](maxlen=10)
-        if timeout is EVENT_TIMEOUT and self._blocking.is_virtual:  # this very object: nobody has said anything
+        if timeout is EVENT_TIMEOUT and self._blocking.is_virtual:  # this very object: the caller has given none
             timeout = None
         while True:
             try:
@@ -187,28 +186,28 @@ class EventStream:
 
 @final
 class EventLog:
-    """The last events of one supervisor, and who listens; belongs to that supervisor's thread."""
+    """The last events of one supervisor, and its subscribers; belongs to that supervisor's thread."""
 
     def __init__(self, supervisor: str, clock: Clock) -> None:
         self._supervisor = supervisor
         self._clock = clock
-        #: Takes each event too: the supervisor above.
+        #: Passes each event to the supervisor above.
         self.forward: Callable[[SupervisionEvent], object] | None = None
         self._kept: deque[SupervisionEvent] = deque(maxlen=KEPT)
-        # Streams are held weakly: one that its reader has dropped is never read.
+        # Streams are held weakly: a stream that its reader has dropped is never read.
         self._streams: list[weakref.ref[EventStream]] = []
         self._listeners: list[pykka.ActorRef[Any]] = []
 
     def note(self, kind: EventKind, child: str, *, cause: BaseException | None = None, **fields: Any) -> None:
-        """Make an event of it, and add that."""
+        """Make an event, and add it."""
         text = None if cause is None else describe(cause)
         at = self._clock.wall()
         self.add(SupervisionEvent(kind=kind, supervisor=self._supervisor, child=child, at=at, cause=text, **fields))
 
     def take(self, note: EmitEvent, in_hand: tuple[InHand, ...]) -> None:
-        """Make an event of what a machine has noted, and say in the log what nobody else says there."""
+        """Make an event of what the machine has emitted, and log the kinds that are not logged elsewhere."""
         is_exit = note.kind is EventKind.EXITED
-        has_stack = is_exit or note.kind is EventKind.START_FAILED  # the others follow from one of these
+        has_stack = is_exit or note.kind is EventKind.START_FAILED  # the other kinds follow from one of these
         self.note(
             note.kind,
             note.child,
@@ -227,16 +226,16 @@ class EventLog:
             report(logging.ERROR, "child %r failed too often, and stays down: %s", note.child, describe(note.error))
 
     def add(self, event: SupervisionEvent) -> None:
-        """Keep an event, and tell it to those who listen; an actor that has ended listens no more."""
+        """Keep an event, and send it to all subscribers; an actor that has ended is unsubscribed."""
         self._kept.append(event)
         for stream in self._open_streams():
             stream.put(event)
         for listener in tuple(self._listeners):
             try:
                 listener.tell(event)
-            except Exception as error:  # noqa: BLE001  whoever it is, it must not end the supervisor
+            except Exception as error:  # noqa: BLE001  a subscriber must not end the supervisor
                 if isinstance(error, ChildUnavailableError) and not cast("Any", listener).ended.is_ready():
-                    continue  # it is being restarted, and listens again when it is back
+                    continue  # it is being restarted, and stays subscribed
                 self.unsubscribe(listener)
                 if not isinstance(error, pykka.ActorDeadError):
                     report(logging.WARNING, "could not tell %r an event, so it is unsubscribed", listener, error=error)
@@ -244,25 +243,25 @@ class EventLog:
             self.forward(event)
 
     def subscribe(self, listener: EventStream | pykka.ActorRef[Any]) -> None:
-        """Tell a stream or an actor each event from now on."""
+        """Send each event from now on to a stream or an actor."""
         if isinstance(listener, EventStream):
-            self._open_streams()  # forgets the others
+            self._open_streams()  # forgets the closed ones
             self._streams.append(weakref.ref(listener))
         else:
             self._listeners.append(listener)
 
     def unsubscribe(self, listener: EventStream | pykka.ActorRef[Any]) -> None:
-        """Tell it no more."""
+        """Send it no more events."""
         self._listeners = [each for each in self._listeners if each is not listener]
         self._streams = [each for each in self._streams if each() is not listener]
 
     def close(self) -> None:
-        """Let the streams end."""
+        """End the streams."""
         for stream in self._open_streams():
             stream.end()
 
     def _open_streams(self) -> list[EventStream]:
-        """Return the streams that somebody may read; the others are forgotten."""
+        """Return the streams that may still be read, and forget the others."""
         streams = [(each, stream) for each in self._streams if (stream := each()) is not None and not stream.closed]
         self._streams = [each for each, _ in streams]
         return [stream for _, stream in streams]

@@ -1,7 +1,8 @@
-"""`PlainActor`: an unmodified Pykka actor whose every end is seen, once, and reaches nobody else.
+"""`PlainActor`: an unmodified Pykka actor whose every end is reported, once, and ends no other actor.
 
-Pykka tells nobody when ``on_start`` raises, stops all actors of the process when anything raises a ``BaseException``,
-and leaves those waiting whose message comes too late. The class stays as it is: only this instance is wrapped.
+Pykka does not report an ``on_start`` that raises. It stops all actors of the process when one raises a
+``BaseException``. It leaves a sender waiting whose message comes too late. The class of the actor stays as it is: only
+this instance is wrapped.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from loopwarden.actors.runtime._actor import ActorExit
 from loopwarden.actors.runtime._registry import register, unregister
 from loopwarden.errors import ActorDeadError
 
-# Pykka's poison pill: whoever tells one end from another must know it.
+# Pykka's poison pill: it tells a stop from other ends.
 from pykka.messages import _ActorStop  # pyright: ignore[reportPrivateUsage]  # isort: skip  it has no public name
 from pykka._envelope import Envelope  # isort: skip  likewise
 
@@ -40,7 +41,7 @@ _WAKE: Envelope[Any] = Envelope(_ActorStop())
 
 @final
 class _ReplyTo(pykka.Future[Any]):
-    """Takes a reply for a ticket; one that nobody takes is dropped, where Pykka's own actor would be ended by it."""
+    """Takes a reply for a ticket; a reply that comes too late is dropped, where it would end Pykka's own actor."""
 
     def __init__(self, ticket: Ticket[Any]) -> None:
         super().__init__()
@@ -83,7 +84,7 @@ class PlainActor:
         self.ended: Ticket[ActorExit] = Ticket(blocking)
         self._entered: Callable[[], None] = lambda: None
         self._in_hand: Envelope[Any] | None = None
-        self._wrap()  # before anybody can speak to it
+        self._wrap()  # before any message can reach it
 
     def launch(self, entered: Callable[[], None]) -> None:
         """Start it; ``entered`` is called, on its thread, when ``on_start`` has returned."""
@@ -96,28 +97,28 @@ class PlainActor:
             self._finish()
 
     def ask_to_stop(self) -> None:
-        """Have it stop after what it was told before."""
+        """Stop it after the messages that are in its inbox."""
         with suppress(pykka.ActorDeadError):
             self.actor.actor_ref.tell(_ActorStop())
 
     def ask(self, message: object) -> Ticket[Any]:
-        """Ask it; the ticket resolves also if the actor ends first."""
+        """Send it a message, and return a ticket for its answer, which resolves even if the actor ends first."""
         ticket: Ticket[Any] = Ticket(self._blocking)
         self.actor.actor_inbox.put(Envelope(message, reply_to=_ReplyTo(ticket)))
         return ticket
 
     def tell(self, message: object) -> None:
-        """Tell it something.
+        """Send it a message without an answer.
 
         Raises:
-            ActorDeadError: if it has ended, or takes nothing any more.
+            ActorDeadError: if it has ended, or takes no messages any more.
         """
         if self.actor.actor_stopped.is_set():
             raise ActorDeadError(self._name, self._cause)
         self.actor.actor_inbox.put(Envelope(message))
 
     def disown(self) -> None:
-        """Let it end as soon as its handler returns, and speak to nobody meanwhile."""
+        """Let it end as soon as its handler returns, and take no message until then."""
         unregister(self.actor.actor_ref)
         self.actor.actor_stopped.set()
         self._close_inbox()
@@ -137,7 +138,7 @@ class PlainActor:
             set_up()
             if not self.actor.actor_stopped.is_set():
                 self._entered()
-            elif self._cause is None:  # it was given up meanwhile, and what it has opened is to be closed
+            elif self._cause is None:  # it was abandoned meanwhile, and has to close what it has opened
                 self.actor.on_stop()
 
         def record_failure(_kind: Any, error: BaseException | None, _trace: Any) -> None:
@@ -160,13 +161,13 @@ class PlainActor:
 
     def _receive_alone(self, receive: Callable[[Any], Any], message: Any) -> Any:
         try:
-            # By type(): the class of other people's objects may be a property that raises.
+            # By type(): the class of a user's object may be a property that raises.
             if type(message) is _ActorStop and not self._stops_itself:
                 self._was_asked = True
             return receive(message)
         except Exception:
             raise
-        except BaseException as error:  # isolates user code: Pykka would stop all actors
+        except BaseException as error:  # isolates user code, for which Pykka would stop all actors
             self._end_by(error)
             in_hand = self._in_hand
             if in_hand is None or in_hand.reply_to is None:
@@ -196,7 +197,7 @@ class PlainActor:
         inbox.put, inbox.get = put_and_look, get_and_note
 
     def _move_to_seam(self, inbox: Any) -> None:
-        """Let the actor wait for messages where tests see it; its refs know this very queue, so it stays."""
+        """Let the actor wait for messages on the seam, where tests see it; its refs know this queue, so it stays."""
         waiting: WorkQueue[Any] = self._blocking.queue()
         with suppress(queue.Empty):
             while True:
@@ -226,7 +227,7 @@ class PlainActor:
         write(self.ended, ActorExit(self._name, self._cause, self._was_asked))
 
     def _end_by(self, error: BaseException) -> None:
-        """End after something worse than an ``Exception``; the hook is ``on_stop``, as in Pykka."""
+        """End after a ``BaseException`` that is not an ``Exception``; the hook is ``on_stop``, as in Pykka."""
         has_stopped = self.actor.actor_stopped.is_set()
         self._record(error)
         if has_stopped:  # it was `on_stop` itself that raised
@@ -237,7 +238,7 @@ class PlainActor:
             report(logging.ERROR, "a hook of %s raised", self._name, error=another)
 
     def _record(self, error: BaseException | None) -> bool:
-        """Note why it ends; false if that is known: the first is why, what its handling raises comes after it."""
+        """Note why it ends; false if that is known: the first error is the cause, later ones follow from it."""
         if self._cause is not None:
             return False
         if error is not None:
@@ -268,7 +269,7 @@ class PlainActor:
         if envelope.reply_to is None:
             return
         error = ActorDeadError(self._name, self._cause)
-        with suppress(Exception):  # somebody else's future may have been written already
+        with suppress(Exception):  # a future of other code may have been written already
             if isinstance(envelope.message, _ActorStop):
                 envelope.reply_to.set(None)
             else:

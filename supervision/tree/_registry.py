@@ -1,4 +1,4 @@
-"""`ChildRegistry`: what others see of a supervisor's children: their refs, who is behind them, how their ends went."""
+"""`ChildRegistry`: what refs show of a supervisor's children: their states, their adapters, their last results."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ __all__ = ["ChildRegistry"]
 
 @final
 class ChildRegistry:
-    """Kept by one supervisor's thread."""
+    """Belongs to one supervisor's thread."""
 
     def __init__(self, supervisor: ControlRef, clock: Clock) -> None:
         self._supervisor = supervisor
         self._clock = clock
-        #: The place of each child, by its id.
+        #: The slot of each child, by its id.
         self.slots: dict[str, ChildSlot] = {}
         self._refs: dict[str, ChildRef] = {}
         self._results: dict[str, ShutdownResult] = {}
@@ -43,7 +43,7 @@ class ChildRegistry:
         return self._refs.get(child_id)
 
     def is_current(self, slot: ChildSlot) -> bool:
-        """Say whether a slot is still one of a child here, and not of an earlier one of the same id."""
+        """Say whether a slot is that of a present child, and not of an earlier one of the same id."""
         return self.slots.get(slot.child) is slot
 
     def info(self, child: Child) -> ChildInfo:
@@ -70,7 +70,7 @@ class ChildRegistry:
         )
 
     def publish(self, child: Child, adapter: ChildAdapter | None, beginning: Beginning | None = None) -> None:
-        """Let the ref of a child know who is behind it."""
+        """Let the ref of a child know its state and its adapter."""
         slot = self.slots.get(child.id)
         if slot is None:
             slot = self.slots[child.id] = ChildSlot(child.id, self._clock)
@@ -80,7 +80,7 @@ class ChildRegistry:
             write(slot.ready)
 
     def remove(self, child_id: str) -> None:
-        """Let the ref of a child know that there will be nobody any more."""
+        """Let the ref of a child know that the child is gone for good."""
         slot = self.slots.pop(child_id, None)
         if slot is None:
             return
@@ -93,19 +93,19 @@ class ChildRegistry:
         write(slot.ended, ActorExit(child_id, error, asked=True))
 
     def close(self) -> None:
-        """Do that with all of them."""
+        """Remove all children."""
         for child_id in tuple(self.slots):
             self.remove(child_id)
 
     def last_result(self, child_id: str) -> ShutdownResult:
-        """Return how the last end of a child went."""
+        """Return the result of the last end of a child."""
         return self._results.get(child_id) or self.result_of(child_id, None)
 
     @staticmethod
     def result_of(
         child_id: str, cause: BaseException | None, *, was_down: bool = False, duration: float = 0.0
     ) -> ShutdownResult:
-        """Return how an end went that does not tell itself, and whether it was before the stop."""
+        """Return the result of an end that carries none; ``was_down`` if it was before the stop."""
         error = None if cause is None else describe(cause)
         return ShutdownResult(
             loop_name=child_id,
@@ -116,16 +116,16 @@ class ChildRegistry:
         )
 
     def forget_result(self, child_id: str) -> None:
-        """Forget how an end went."""
+        """Forget the result of a child."""
         self._results.pop(child_id, None)
 
     def forget_results(self) -> None:
-        """Do that for children that are gone, once whoever waited for their end was answered."""
+        """Forget the results of children that are gone, once the requests that waited for their ends are answered."""
         while self._gone:
             self.forget_result(self._gone.pop())
 
     def keep_result(self, child_id: str, ended: ActorExit, duration: float) -> ShutdownResult:
-        """Remember how an end went, in the child's own words if it tells."""
+        """Keep the result of an end, the child's own if it carries one."""
         result = ended.result or self.result_of(child_id, ended.cause, duration=duration)
         self._results[child_id] = result
         self._causes[child_id] = ended.cause

@@ -1,4 +1,4 @@
-"""The control messages of a supervisor: what it can be told, and what it answers."""
+"""The control messages of a supervisor: requests and answers."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ class ChildInfo(_Answer):
     state: ChildState
     is_supervisor: bool
     restarts: int
-    #: When it is started again, in monotonic seconds, if it is backing off.
+    #: When it will be restarted, in monotonic seconds, if it is backing off.
     retry_at: float | None
     #: What ended it last, or kept it from starting.
     last_error: str | None
-    #: The ref that stays good over restarts; no part of the wire form.
+    #: The ref that stays good over restarts; not part of the wire form.
     ref: ChildRef = Field(exclude=True, repr=False)
 
 
@@ -57,48 +57,48 @@ class ChildCounts(_Answer):
 
     #: Specs, whether running or not.
     specs: int
-    #: Children that are really alive.
+    #: Children that are alive.
     active: int
     supervisors: int
     workers: int
 
 
 class StartChildRequest(Request[ChildRef]):
-    """Add a child and start it; answered when it is running, or with `StartFailed`, and then it is not kept."""
+    """Add a child and start it; answered when it is running, or with `StartFailed`: then the child is not kept."""
 
     child: ChildSpec
 
 
 class TerminateChildRequest(Request[ShutdownResult]):
-    """Stop a child, which then stays down; a temporary one is forgotten. Answered when it is down."""
+    """Stop a child, which then stays down; a temporary one is deleted. Answered when it is down."""
 
     id: _Name
 
 
 class RestartChildRequest(Request[ChildRef]):
-    """Start a child that is down; answered when it is running. It counts for no intensity."""
+    """Start a child that is down; answered when it is running. It does not count as a restart for the intensity."""
 
     id: _Name
 
 
 class DeleteChildRequest(Request[None]):
-    """Forget a child that is down."""
+    """Delete a child that is down, with its spec."""
 
     id: _Name
 
 
 class WhichChildrenRequest(Request[tuple[ChildInfo, ...]]):
-    """Say which children there are, in start order."""
+    """Return all children, in start order."""
 
 
 class WhichChildRequest(Request[ChildInfo]):
-    """Say how one child is."""
+    """Return one child."""
 
     id: _Name
 
 
 class CountChildrenRequest(Request[ChildCounts]):
-    """Say how many children there are."""
+    """Return how many children there are."""
 
 
 class ChildSpecRequest(Request[ChildSpec]):
@@ -108,7 +108,7 @@ class ChildSpecRequest(Request[ChildSpec]):
 
 
 class ResizeRequest(Request[tuple[ChildRef, ...]]):
-    """Let a pool have that many children: the youngest go, or new ones are started. Answered when that is done."""
+    """Give a pool that many children: the youngest are terminated, or new ones started. Answered when that is done."""
 
     size: Annotated[int, Field(ge=0)]
 
@@ -118,12 +118,12 @@ class EventsRequest(Request[tuple[SupervisionEvent, ...]]):
 
 
 class SubscribeRequest(Request[None]):
-    """Tell a stream, or an actor, each event from now on, also those of supervisors below."""
+    """Send each event from now on to a stream or an actor, with those of the supervisors below."""
 
     listener: EventStream | pykka.ActorRef[Any]
 
 
 class UnsubscribeRequest(Request[None]):
-    """Tell it no more."""
+    """Send it no more events."""
 
     listener: EventStream | pykka.ActorRef[Any]

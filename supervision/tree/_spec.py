@@ -1,4 +1,4 @@
-"""`ChildSpec` and `SupervisorSpec`: what to supervise and how, as data that is checked before anything starts."""
+"""`ChildSpec` and `SupervisorSpec`: what to supervise and how, as data that is validated before anything starts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _Count = Annotated[int, Field(ge=0)]
 
 
 def _check_printable(name: str) -> str:
-    """Refuse what would write more into a log, or onto a terminal, than a name."""
+    """Refuse a name that could forge lines of a log, or control a terminal."""
     if not name.isprintable():
         raise ValueError(f"must be printable, without line breaks and control characters, got {name!r}")
     return name
@@ -47,12 +47,12 @@ _Name = Annotated[str, Field(min_length=1), AfterValidator(_check_printable)]
 
 
 def _as_tuple(children: object) -> object:
-    """Take a list as well."""
+    """Accept a list as well."""
     return tuple(cast("list[object]", children)) if isinstance(children, list) else children
 
 
 class _Spec(BaseModel):
-    """A spec: frozen, strict, and with errors that say whose field is wrong."""
+    """A spec: frozen, strict, and with errors that name the child or the supervisor."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, arbitrary_types_allowed=True)
 
@@ -72,7 +72,7 @@ class _Spec(BaseModel):
         raise ValueError(f"{'child' if 'id' in cls.model_fields else 'supervisor'} {describe(whose)}: {fault}")
 
     def _find_contradiction(self) -> str | None:
-        """Return what is wrong with fields that are each good for themselves."""
+        """Return what is wrong with a combination of fields; None if they are consistent."""
         return None
 
 
@@ -83,45 +83,45 @@ def _fault(place: tuple[int | str, ...], text: str) -> str:
 
 
 class ChildSpec(_Spec):
-    """One child: how it is started, when it is started again, how it is stopped.
+    """One child: how it is started, when it is restarted, how it is stopped.
 
-    Either ``start``, which is called for each new life of the child and returns a new loop, one of our actors that is
-    not launched yet (a `Supervisor`, say), or None for "not now"; or ``actor``, a Pykka actor class, unmodified.
+    It has either ``start``, which is called for each start of the child and returns a new loop, one of our actors that
+    is not started (a `Supervisor`, say), or None for "not now"; or ``actor``, a Pykka actor class, unmodified.
 
     >>> from loopwarden.testing import ProbeLoop
     >>> ChildSpec(id="resize", start=ProbeLoop).restart
     'permanent'
     """
 
-    #: What it is called, once in its supervisor.
+    #: Its name, unique in its supervisor.
     id: _Name
-    #: Makes the loop or the actor; called on a helper's thread, so it may block.
+    #: Makes the loop or the actor; called on a thread of its own, so it may block.
     start: Callable[[], object] | None = None
-    #: A Pykka actor's class, with what its constructor takes.
+    #: The class of a Pykka actor, with the arguments of its constructor.
     actor: type[pykka.ThreadingActor] | None = None
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = Field(default_factory=dict[str, Any])
     #: Seconds to start in: for ``start`` to return, or for the actor to be made and its ``on_start`` to return. A start
-    #: that takes longer has failed like one that raises, and its thread is given up. Of a supervisor only the making
-    #: counts, because each of its children has its own; None means no limit but the watchdog's.
+    #: that takes longer has failed as if it had raised, and its thread is abandoned. For a supervisor only ``start``
+    #: counts, because each of its children has a time-out of its own; None means no limit but the watchdog's.
     start_timeout: _Period | None = 60.0
-    #: ``permanent`` is always started again, ``transient`` if it failed, ``temporary`` never.
+    #: ``permanent`` is always restarted, ``transient`` if it failed, ``temporary`` never.
     restart: Restart = "permanent"
     #: Seconds to stop in, before it is abandoned; ``"brutal_kill"`` gives it none. None means 5 seconds, and for a
     #: supervisor as long as its own children take.
     shutdown: _Patience | Literal["brutal_kill"] | None = None
-    #: How much of the time of a shutdown it may use: ``background`` 50 %, ``normal`` 80 %, ``critical`` all of it. Of a
-    #: supervisor each child has its own.
+    #: How much of the time of a shutdown it may use: ``background`` 50 %, ``normal`` 80 %, ``critical`` all of it. The
+    #: children of a supervisor have priorities of their own.
     priority: Priority = "normal"
     #: Whether its end may end the supervisor; see `SupervisorSpec.auto_shutdown`.
     significant: bool = False
-    #: How many restarts in ``period`` seconds it may have for itself; None leaves that to the supervisor. After more it
+    #: How many restarts in ``period`` seconds this child may have; None leaves that to the supervisor. After more it
     #: stays down, and its siblings go on.
     intensity: _Count | None = None
     period: _Period = 30.0
-    #: How long to wait before it is started again; None means as its supervisor does.
+    #: How long to wait before a restart; None means as its supervisor does.
     backoff: Backoff | None = None
-    #: What to do after which exception; the nearest class counts. ``restart`` is what the restart type says anyway.
+    #: What to do after an exception, by its class; the nearest class counts. ``restart`` leaves it to the restart type.
     decide: Mapping[type[BaseException], Decision] = Field(default_factory=dict[type[BaseException], Decision])
 
     @override
@@ -145,13 +145,13 @@ class SupervisorSpec(_Spec):
     period: _Period = 30.0
     auto_shutdown: AutoShutdown = "never"
     children: Annotated[tuple[ChildSpec, ...], BeforeValidator(_as_tuple)] = ()
-    #: What a pool is made of: its children are all alike, and `ResizeRequest` says how many there are.
+    #: The spec of all children of a pool; `ResizeRequest` says how many there are.
     template: ChildSpec | None = None
-    #: How long to wait before a child is started again; None means not at all, as in Erlang.
+    #: How long to wait before a restart; None means not at all, as in Erlang.
     backoff: Backoff | None = Backoff()
     #: After this many seconds without a failure the back-off of a child begins anew.
     reset_after: _Seconds = 60.0
-    #: Whether children are started and stopped strictly one after another, also with ``one_for_one``.
+    #: Whether children are started and stopped strictly one after another, even with ``one_for_one``.
     sequential: bool = False
 
     @override
@@ -174,7 +174,7 @@ class SupervisorSpec(_Spec):
 
 
 class SupervisorOptions(TypedDict, total=False):
-    """What a supervisor can be told about itself; see `SupervisorSpec` for what each means and its default."""
+    """The options of a supervisor; see `SupervisorSpec` for what each means and its default."""
 
     strategy: Strategy
     intensity: int | None

@@ -1,4 +1,4 @@
-"""`SupervisorRef`: how a supervisor is spoken to from any thread."""
+"""`SupervisorRef`: the ref of a supervisor, for any thread."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SupervisorRef"]
 
-#: Seconds that a supervisor, which never blocks, has to answer: it only matters when something is badly wrong.
+#: Seconds that a supervisor, which never blocks, has to answer: they only matter when something is badly wrong.
 ANSWER_TIMEOUT = 30.0
 
 
@@ -41,12 +41,12 @@ class SupervisorRef(ControlRef):
         self.name = actor.name
         #: True once `wait` has raised what ended the supervisor.
         self.has_told = False
-        #: Where its children are; kept by the supervisor, and only looked at here.
+        #: The slots of its children; written by the supervisor, and only read here.
         self.slots: dict[str, ChildSlot] | None = None
         super().__init__(actor)
 
     def glimpse(self) -> tuple[tuple[str, ChildState, pykka.ActorRef[Any] | None], ...]:
-        """Return each child's id, its state, and who is behind it now, without asking: for when nobody answers."""
+        """Return each child's id, its state and its present actor without a request, for when none is answered."""
         slots = () if self.slots is None else tuple(self.slots.values())
         return tuple((slot.child, slot.occupant.state, slot.ref) for slot in slots)
 
@@ -67,23 +67,23 @@ class SupervisorRef(ControlRef):
         return self.send(StartChildRequest(child=child)).wait(timeout)
 
     def resize(self, size: int, timeout: float | None = None) -> tuple[ChildRef, ...]:
-        """Let a pool have ``size`` children; return their refs when they are up, and the others down.
+        """Give a pool ``size`` children; return their refs when they are up, and the others down.
 
         Raises:
             StartFailed: if one of them cannot be started.
-            UnsupportedRequestError: if it is no pool.
+            UnsupportedRequestError: if the supervisor is not a pool.
         """
         return self.send(ResizeRequest(size=size)).wait(timeout)
 
     def children(self, timeout: float | None = ANSWER_TIMEOUT) -> tuple[ChildInfo, ...]:
-        """Return which children there are."""
+        """Return all children, in start order."""
         return self.send(WhichChildrenRequest()).wait(timeout)
 
     def child(self, child_id: str, timeout: float | None = ANSWER_TIMEOUT) -> ChildRef:
         """Return the stable ref of a child.
 
         Raises:
-            ChildNotFoundError: if there is none of that id.
+            ChildNotFoundError: if there is no child of that id.
         """
         return self.send(WhichChildRequest(id=child_id)).wait(timeout).ref
 
@@ -92,7 +92,7 @@ class SupervisorRef(ControlRef):
         return self.send(EventsRequest()).wait(timeout)
 
     def subscribe(self) -> EventStream:
-        """Return a stream of all events from now on, also of the supervisors below."""
+        """Return a stream of all events from now on, with those of the supervisors below."""
         stream = EventStream(self._blocking)
         self.send(SubscribeRequest(listener=stream)).wait()
         return stream
