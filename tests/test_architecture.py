@@ -42,19 +42,19 @@ def imported(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_only_the_clock_reads_the_time(path: Path) -> None:
+def test_clock_alone_reads_the_time(path: Path) -> None:
     if path.name not in {"clock.py", "_log_writer.py", *DATES}:
         assert not imported(path) & {"time", "datetime", "sched"}
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_only_one_module_asks_where_threads_are(path: Path) -> None:
+def test_frames_module_alone_asks_where_threads_are(path: Path) -> None:
     if path.name != "_frames.py":  # a collection of garbage in the middle of it stops the whole process
         assert "sys._current_frames" not in path.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_only_the_seam_blocks_or_starts_threads(path: Path) -> None:
+def test_seam_alone_blocks_or_starts_threads(path: Path) -> None:
     if path.name in SEAMS:
         return
     blocking = {"Thread", "Event", "Condition", "Lock", "RLock", "Semaphore", "Barrier", "Timer", "sleep"}
@@ -69,7 +69,7 @@ def test_only_the_seam_blocks_or_starts_threads(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", TESTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_no_test_sleeps(path: Path) -> None:
+def test_tests_do_not_sleep(path: Path) -> None:
     sleeps = [
         node.lineno
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
@@ -141,7 +141,7 @@ PUBLIC = [
 
 
 @pytest.mark.parametrize("name", PUBLIC)
-def test_everything_that_is_exported_is_there_and_documented(name: str) -> None:
+def test_exported_names_are_there_and_documented(name: str) -> None:
     module = importlib.import_module(name)
 
     for exported in module.__all__:

@@ -66,7 +66,7 @@ def test_timers_run_in_the_order_of_their_deadlines_each_in_time(simulation: Sim
     assert order == [("first", 0.01), ("second", 0.02), ("last", 0.03)]
 
 
-def test_what_a_timer_raises_is_logged_and_the_next_timer_comes(caplog: pytest.LogCaptureFixture) -> None:
+def test_timer_that_raises_is_logged_and_the_next_timer_comes(caplog: pytest.LogCaptureFixture) -> None:
     clock = SystemClock()
     called: Ticket[None] = Ticket()
 

@@ -27,7 +27,7 @@ os.waitpid(child, 0)
 """
 
 
-def test_all_of_it_is_called_in_the_order_of_the_standard_library() -> None:
+def test_hooks_of_a_fork_are_called_in_the_order_of_the_standard_library() -> None:
     command = [sys.executable, "-P", "-W", "ignore", "-c", PROGRAM]
     ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     said = ended.stdout.split()
@@ -137,7 +137,7 @@ print(codes)
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork on this system")
 @pytest.mark.parametrize("forks", [6, pytest.param(60, marks=pytest.mark.prove)])
-def test_what_a_forked_process_has_inherited_is_refused_and_what_it_makes_works(forks: int) -> None:
+def test_forked_process_is_refused_what_it_inherited_and_can_use_what_it_makes(forks: int) -> None:
     command = [sys.executable, "-P", "-c", BUSY, str(forks)]
     ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 

@@ -42,7 +42,7 @@ def test_every_lock_is_in_the_table() -> None:
     assert [maker for maker in sorted(makers()) if f"`{maker}" not in table] == []
 
 
-def test_the_order_is_one() -> None:
+def test_lock_order_has_no_pair_both_ways() -> None:
     assert {held for held, _ in ORDER} <= makers()
     assert {taken for _, taken in ORDER} <= makers()
     assert not [pair for pair in ORDER if pair[::-1] in ORDER or pair[0] == pair[1]]
@@ -88,7 +88,7 @@ def test_the_debug_mode_is_on_only_if_it_is_asked_for(is_on: bool) -> None:
 
 @pytest.mark.prove
 @pytest.mark.timeout(900)
-def test_nothing_in_the_whole_suite_takes_locks_out_of_order() -> None:
+def test_locks_are_taken_in_order_in_the_whole_suite() -> None:
     command = [
         *(sys.executable, "-m", "pytest", "-q", "-m", "not prove", "-n", "2", "-p", "no:cacheprovider"),
         # There a Ctrl-C strikes between any two steps, and a lock that is written in Python has such steps.

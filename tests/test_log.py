@@ -50,7 +50,7 @@ class OddError(Exception):
 
 
 @pytest.mark.parametrize(("make", "text"), [(Odd, "<Odd without a repr>"), (OddError, "OddError()"), (int, "0")])
-def test_anything_can_be_described(make: type[object], text: str) -> None:
+def test_describe_takes_any_object(make: type[object], text: str) -> None:
     assert describe(make()) == text
 
 
@@ -197,7 +197,7 @@ def test_report_makes_records_with_the_factory_of_others_and_keeps_where_they_ar
     assert seen == [(7, name, "MainThread")]
 
 
-def test_report_makes_no_record_that_nobody_wants(handler: Handler) -> None:
+def test_report_makes_no_record_of_a_disabled_level(handler: Handler) -> None:
     report(logging.DEBUG, "too much")
     logging.disable(logging.WARNING)
     try:

@@ -29,7 +29,7 @@ def test_shutdown_during_processing() -> None:
     assert result.clean_shutdown
 
 
-def test_what_is_asked_to_be_processed_before_the_shutdown_is_processed() -> None:
+def test_process_request_before_the_shutdown_is_processed() -> None:
     for number in range(100):
         actor = LoopActor(create_loop(), "test")
         processed = actor.send(ProcessRequest(body=number))

@@ -241,7 +241,7 @@ def test_old_dead_letters_have_all_that_was_known_of_them(open_old: Open) -> Non
     assert [message.body for message in letters.receive(max_messages=3)] == [killed, failed, refused]
 
 
-def test_old_dead_letter_that_could_not_be_read_is_read_by_whoever_can(open_old: Open) -> None:
+def test_old_dead_letter_that_could_not_be_read_is_read_by_a_mailbox_that_can(open_old: Open) -> None:
     [unread] = open_old("unreadable", body=int).dead_letters.peek()
     [read] = open_old("unreadable", body=str).dead_letters.peek()
 

@@ -71,7 +71,7 @@ def test_a_receipt_does_not_fit_a_message_that_came_when_its_own_was_gone(make: 
     new.acknowledge()
 
 
-def test_what_several_stores_send_in_turns_is_received_in_the_order_in_which_it_was_sent(make: Make) -> None:
+def test_messages_of_several_stores_are_received_in_the_order_in_which_they_were_sent(make: Make) -> None:
     boxes = [make() for _ in range(3)]
     dice = random.Random(1)
     for number in range(200):
@@ -95,7 +95,7 @@ def test_a_message_that_comes_back_stands_before_what_another_store_has_sent_sin
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_place_is_higher_than_all_that_were_given_whoever_gave_them_and_whatever_was_undone(
+def test_sequence_number_is_higher_than_all_before_by_any_store_even_if_some_were_undone(
     make: Make, path: Path, seed: int
 ) -> None:
     make()
@@ -248,7 +248,7 @@ def no_commit(action: int, argument: str | None, *_: str | None) -> int:
     return sqlite3.SQLITE_DENY if is_commit else sqlite3.SQLITE_OK
 
 
-def test_what_cannot_be_committed_is_undone_and_what_follows_is_done(make: Make) -> None:
+def test_transaction_that_cannot_be_committed_is_undone_and_the_next_is_not(make: Make) -> None:
     jobs = make()
     jobs.send("first")
     with jobs._store.lock, jobs._store.connection("jobs") as cursor:
@@ -310,7 +310,7 @@ def test_a_mailbox_stays_in_its_file_when_the_process_goes_elsewhere(
 
 
 @pytest.mark.parametrize("path", [":memory:", "a\0b"], ids=["memory", "a zero byte"])
-def test_what_is_no_file_is_refused_by_name(path: str) -> None:
+def test_sqlite_mailbox_refuses_a_bad_path_by_name(path: str) -> None:
     with pytest.raises(InvalidParameterError, match="path must be a"):
         SqliteMailbox(path, "jobs")
 

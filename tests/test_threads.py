@@ -34,7 +34,7 @@ def test_closing_twice_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("seed", range(50))
-def test_what_is_accepted_comes_out_and_what_is_refused_does_not_in_every_order(seed: int) -> None:
+def test_inlet_hands_out_what_it_accepted_and_not_what_it_refused_in_every_order(seed: int) -> None:
     steps = SteppedBlocking()
     inlet: Inlet[int] = Inlet(steps)
     accepted: list[int] = []
@@ -76,7 +76,7 @@ def test_a_helper_runs_its_jobs_in_order_and_survives_what_they_raise(caplog: py
     helper.close()
 
 
-def test_none_is_work_like_any_other() -> None:
+def test_inlet_takes_none_as_work_like_any_other() -> None:
     inlet: Inlet[str | None] = Inlet()
     inlet.post(None)
     inlet.post("behind it")

@@ -77,7 +77,7 @@ def test_a_ticket_may_be_completed_with_none() -> None:
     assert ticket.is_ready()
 
 
-def test_a_second_writer_is_refused_and_changes_nothing() -> None:
+def test_second_writer_of_a_ticket_is_refused_and_changes_nothing() -> None:
     ticket: Ticket[int] = Ticket()
     ticket.complete(1)
 
@@ -153,7 +153,7 @@ def test_waits_that_time_out_leave_no_callback_behind() -> None:
 
 
 @pytest.mark.parametrize("repeat", range(20))
-def test_exactly_one_of_racing_writers_wins_and_no_reader_sleeps_on(repeat: int) -> None:
+def test_racing_writers_of_a_ticket_have_one_winner_and_no_reader_sleeps_on(repeat: int) -> None:
     for _ in range(100):
         ticket: Ticket[object] = Ticket()
         woken: Ticket[object] = Ticket()
@@ -182,7 +182,7 @@ def test_racing_cancel_and_complete_agree_on_who_was_first() -> None:
 
 
 @given(st.lists(st.sampled_from(["complete", "fail", "cancel"]), min_size=1, max_size=6))
-def test_the_first_write_stands_whatever_follows(writes: list[str]) -> None:
+def test_first_write_of_a_ticket_stands_whatever_follows(writes: list[str]) -> None:
     ticket: Ticket[int] = Ticket()
     acts: dict[str, Callable[[], object]] = {
         "complete": lambda: ticket.complete(1),
@@ -210,7 +210,7 @@ def test_on_ready_is_called_once_with_the_ticket_before_and_after_completion() -
     assert seen == [7, -7]
 
 
-def test_what_a_callback_raises_is_logged_and_the_others_are_called(caplog: pytest.LogCaptureFixture) -> None:
+def test_callback_that_raises_is_logged_and_the_others_are_called(caplog: pytest.LogCaptureFixture) -> None:
     ticket: Ticket[int] = Ticket()
     seen: list[int] = []
 
@@ -406,7 +406,7 @@ def test_wait_all_has_one_deadline_and_says_how_many_are_missing() -> None:
     assert caught.value.pending == 2
 
 
-def test_what_cannot_be_waited_for_or_called_back_is_refused_by_name() -> None:
+def test_ticket_refuses_a_bad_time_out_or_callback_by_name() -> None:
     ticket: Ticket[int] = Ticket()
     bad: Any = "1"
 
@@ -520,7 +520,7 @@ def test_a_ctrl_c_in_a_callback_on_the_main_thread_is_raised_after_the_others_ra
     assert seen == [1]
 
 
-def test_a_result_that_cannot_be_printed_hurts_nobody() -> None:
+def test_ticket_with_a_result_that_cannot_be_printed_can_be_printed() -> None:
     class Silent:
         def __repr__(self) -> str:
             raise SystemExit

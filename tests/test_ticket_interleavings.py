@@ -31,7 +31,7 @@ def test_a_writer_between_the_readers_look_and_its_wait_still_wakes_it() -> None
     assert ("reader", "wait at gate") in steps.trace[6:]
 
 
-def test_two_writers_at_the_same_step_have_one_winner() -> None:
+def test_writers_of_a_ticket_at_the_same_step_have_one_winner() -> None:
     steps = SteppedBlocking()
     ticket: Ticket[str] = Ticket(steps)
     refused: list[str] = []
@@ -84,7 +84,7 @@ def test_the_seam_finds_the_race_that_check_then_set_loses() -> None:
 
 @pytest.mark.parametrize("writer_steps", range(4))
 @pytest.mark.parametrize("reader_steps", range(5))
-def test_no_interleaving_of_one_writer_and_one_reader_loses_the_wake_up(reader_steps: int, writer_steps: int) -> None:
+def test_wake_up_of_a_reader_is_lost_in_no_interleaving_with_a_writer(reader_steps: int, writer_steps: int) -> None:
     steps = SteppedBlocking()
     ticket: Ticket[int] = Ticket(steps)
     read: list[int] = []

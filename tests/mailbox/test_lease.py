@@ -33,7 +33,7 @@ def test_a_beat_in_the_second_half_of_the_lease_extends_it_and_an_earlier_one_do
     message.acknowledge()
 
 
-def test_without_beats_the_lease_ends() -> None:
+def test_lease_ends_without_beats() -> None:
     clock = FakeClock()
     jobs, message, heartbeat = leased(clock, 10)
 
@@ -43,7 +43,7 @@ def test_without_beats_the_lease_ends() -> None:
     assert len(jobs.receive()) == 1
 
 
-def test_after_the_end_of_the_context_beats_extend_nothing() -> None:
+def test_lease_extender_extends_nothing_after_its_context() -> None:
     clock = FakeClock()
     _, message, heartbeat = leased(clock, 10)
     with LeaseExtender(message, heartbeat, lease=10, clock=clock) as extender:
@@ -55,7 +55,7 @@ def test_after_the_end_of_the_context_beats_extend_nothing() -> None:
     assert extender.extensions == 0
 
 
-def test_there_are_no_extensions_beyond_the_longest() -> None:
+def test_lease_extender_extends_no_longer_than_the_longest() -> None:
     clock = FakeClock()
     jobs, message, heartbeat = leased(clock, 10)
     with LeaseExtender(message, heartbeat, lease=10, longest=15, clock=clock):
@@ -66,7 +66,7 @@ def test_there_are_no_extensions_beyond_the_longest() -> None:
     assert len(jobs.receive()) == 1
 
 
-def test_a_lost_lease_is_said_once_and_hurts_nobody(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_lost_lease_is_logged_once_and_raises_nothing(caplog: pytest.LogCaptureFixture) -> None:
     clock = FakeClock()
     _, message, heartbeat = leased(clock, 10)
     with LeaseExtender(message, heartbeat, lease=10, clock=clock) as extender:

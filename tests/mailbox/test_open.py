@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_the_same_memory_name_is_the_same_mailbox_until_it_is_closed() -> None:
+def test_memory_url_of_the_same_name_is_the_same_mailbox_until_it_is_closed() -> None:
     jobs: Mailbox[str, Any] = open_mailbox("memory://jobs", body=str)
 
     assert isinstance(jobs, InMemoryMailbox)

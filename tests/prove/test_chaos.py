@@ -62,7 +62,7 @@ def test_effect_that_comes_again_is_a_redelivery_only_after_a_kill() -> None:
     assert (redelivered, doubled) == (1, ["plain/p1/0 in well and in late"])
 
 
-def test_books_tell_what_is_lost_and_what_nobody_has_sent() -> None:
+def test_books_tell_what_is_lost_and_what_was_never_sent() -> None:
     stock = Stock(sent={"plain/p1/0": "plain"}, completed=[], left=[], dead=[], leased=0)
 
     _, faults = judge(stock, [Note(life="c1", body="plain/p9/9")], set())

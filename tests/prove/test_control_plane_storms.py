@@ -95,7 +95,7 @@ def test_200_actors_die_at_random_moments_while_8_threads_ask_without_a_time_out
 
 
 @pytest.mark.parametrize("block", range(20))
-def test_no_order_of_asks_and_the_end_leaves_a_ticket_behind(block: int) -> None:
+def test_ask_resolves_in_every_order_with_the_end(block: int) -> None:
     for seed in range(block * 100, block * 100 + 100):
         steps = SteppedBlocking()
         ref = Fragile.start(clock=FakeClock(blocking=steps))

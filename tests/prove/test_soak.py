@@ -35,7 +35,7 @@ def soak(folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, str(SOAK)], capture_output=True, text=True, check=False, env=environment)
 
 
-def test_some_runs_of_every_scenario_are_good(folder: Path) -> None:
+def test_soak_runs_every_scenario_with_good_ends(folder: Path) -> None:
     ended = soak(folder, RUNS="4", CONCURRENCY="4", SEED="11", TIMEOUT_PER_RUN="120")
 
     first, *runs, last = ended.stdout.splitlines()
@@ -51,7 +51,7 @@ def test_some_runs_of_every_scenario_are_good(folder: Path) -> None:
     assert list(folder.glob("soak-*")) == []
 
 
-def test_a_run_that_hangs_is_found_killed_and_told_of(folder: Path) -> None:
+def test_soak_kills_a_run_that_hangs_and_tells_of_it(folder: Path) -> None:
     ended = soak(folder, RUNS="2", SCENARIO="hang", SEED="5", TIMEOUT_PER_RUN="20")
 
     assert (ended.returncode, ended.stderr) == (1, "")
@@ -79,7 +79,7 @@ def test_a_run_that_hangs_is_found_killed_and_told_of(folder: Path) -> None:
         ("SCENARIO", "other"),
     ],
 )
-def test_a_value_that_cannot_be_used_is_refused_by_name(folder: Path, name: str, value: str) -> None:
+def test_soak_refuses_a_bad_value_by_name(folder: Path, name: str, value: str) -> None:
     ended = soak(folder, **{name: value})
 
     assert (ended.returncode, ended.stdout) == (2, "")
@@ -151,7 +151,7 @@ def test_books_that_do_not_add_up_are_told(change: dict[str, Any], fault: str) -
         ({"facts": TREE.model_copy(update={"threads": ["left"]})}, "threads are left: ['left']"),
     ],
 )
-def test_an_end_that_is_not_good_is_told(change: dict[str, Any], fault: str) -> None:
+def test_judge_life_tells_of_an_end_that_is_not_good(change: dict[str, Any], fault: str) -> None:
     assert judge_life(LIFE.model_copy(update=change)) == [fault]
 
 
@@ -183,5 +183,5 @@ def test_jobs_that_do_not_add_up_are_told(scenario: str, change: dict[str, Any],
     [([], 0), ([(0, 1, 2), (1, 2, 2)], 2), ([(0, 3, 1), (1, 2, 2), (2, 4, 3)], 4)],
     ids=["none", "one after the other", "at once"],
 )
-def test_the_most_that_was_used_at_once_is_found(spans: list[tuple[float, float, int]], most: int) -> None:
+def test_busiest_finds_the_most_that_was_used_at_once(spans: list[tuple[float, float, int]], most: int) -> None:
     assert busiest(spans) == most

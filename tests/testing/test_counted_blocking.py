@@ -190,7 +190,7 @@ def test_counted_blocking_forgets_a_thread_that_could_not_be_started(
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_counted_blocking_loses_nobody_in_a_storm(seed: int) -> None:
+def test_counted_blocking_loses_no_thread_in_a_storm(seed: int) -> None:
     seam = CountedBlocking()
     dice = random.Random(seed)
     items, done = seam.queue(), seam.queue()

@@ -77,7 +77,7 @@ def test_faulty_mailbox_that_is_disconnected_refuses_everything_until_it_is_back
     assert faulty.approximate_count() == 0
 
 
-def test_faulty_mailbox_expires_a_lease_whoever_holds_it(faulty: FaultyMailbox[Any, Any]) -> None:
+def test_faulty_mailbox_expires_a_lease_that_is_held(faulty: FaultyMailbox[Any, Any]) -> None:
     faulty.send("a body")
     [message] = faulty.receive()
 

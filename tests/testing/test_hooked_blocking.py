@@ -52,7 +52,7 @@ def test_a_lock_whose_callback_raises_is_not_held() -> None:
         pass
 
 
-def test_all_that_blocks_but_locks_is_the_real_one() -> None:
+def test_hooked_blocking_is_the_real_one_but_for_locks() -> None:
     made_by: list[str] = []
     blocking = HookedBlocking(on_acquired=made_by.append)
     gate, queue, slot = blocking.gate(), blocking.queue(), blocking.slot()
@@ -67,7 +67,7 @@ def test_all_that_blocks_but_locks_is_the_real_one() -> None:
     assert made_by == []
 
 
-def test_it_is_a_seam_for_a_clock_like_any_other() -> None:
+def test_hooked_blocking_is_a_seam_for_a_clock_like_any_other() -> None:
     made_by: list[str] = []
     clock = FakeClock(blocking=HookedBlocking(on_acquired=made_by.append))
     called: Ticket[None] = Ticket()

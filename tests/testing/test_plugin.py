@@ -37,7 +37,7 @@ def run(project: pytest.Pytester, source: str, *args: str) -> RunResult:
     return project.runpytest_subprocess(*args, timeout=120)
 
 
-def test_plugin_makes_the_first_test_of_somebody_new_short_and_green(project: pytest.Pytester) -> None:
+def test_plugin_makes_the_first_test_of_a_new_user_short_and_green(project: pytest.Pytester) -> None:
     lines = [line for line in FIRST_TEST.splitlines() if line.strip()]
 
     result = run(project, FIRST_TEST, "-W", "error")
@@ -338,7 +338,7 @@ def test_plugin_leaves_a_project_alone_that_uses_none_of_it(project: pytest.Pyte
     result.assert_outcomes(passed=2)
 
 
-def test_plugin_does_not_guard_somebody_elses_fixture_of_the_same_name(project: pytest.Pytester) -> None:
+def test_plugin_does_not_guard_another_fixture_of_the_same_name(project: pytest.Pytester) -> None:
     result = run(
         project,
         """
@@ -459,7 +459,7 @@ def test_plugin_refuses_two_times_in_one_test(fixtures: str, project: pytest.Pyt
     )
 
 
-def test_plugin_takes_somebody_elses_fake_clock_for_no_time_of_ours(project: pytest.Pytester) -> None:
+def test_plugin_takes_another_fake_clock_for_no_time_of_ours(project: pytest.Pytester) -> None:
     result = run(
         project,
         """

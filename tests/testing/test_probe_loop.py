@@ -27,7 +27,7 @@ def test_a_probe_loop_is_a_runnable_that_supports_process() -> None:
     assert isinstance(loop, SupportsProcess)
 
 
-def test_it_handles_what_it_is_fed_and_ends_at_the_stop() -> None:
+def test_probe_loop_handles_what_it_is_fed_and_ends_at_the_stop() -> None:
     handled: list[object] = []
     loop = ProbeLoop(handled.append)
     ended = run_in_background(loop)
@@ -44,7 +44,7 @@ def test_it_handles_what_it_is_fed_and_ends_at_the_stop() -> None:
     assert repr(loop) == "<ProbeLoop, not running, <Progress, polling, 2 processed, 0 failed>>"
 
 
-def test_it_stops_after_max_iterations_and_can_run_again() -> None:
+def test_probe_loop_stops_after_max_iterations_and_can_run_again() -> None:
     handled: list[object] = []
     loop = ProbeLoop(handled.append)
     for body in "abc":
@@ -106,7 +106,7 @@ def test_a_shutdown_that_takes_too_long_says_so() -> None:
     ended.wait(timeout=60)
 
 
-def test_a_hold_that_nobody_reaches_or_releases_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hold_that_is_not_reached_or_released_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_hold, "_HOLD_TIMEOUT", 0.001)
     hold = Hold()
 

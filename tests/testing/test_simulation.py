@@ -477,7 +477,7 @@ def test_simulation_goes_on_after_a_thread_could_not_be_started(monkeypatch: pyt
 # What goes wrong.
 
 
-def test_simulation_says_who_waits_for_what_when_nobody_can_go_on() -> None:
+def test_simulation_says_which_thread_waits_for_what_when_none_can_go_on() -> None:
     with Simulation() as simulation:
         ticket: Ticket[None] = Ticket()
         first, second = simulation.lock(), simulation.lock()
@@ -600,7 +600,7 @@ def test_simulation_waits_for_a_handler_that_blocks_outside_and_names_it(caplog:
     assert "use current_clock().blocking (lock, gate, queue), or wait in `with" in record.getMessage()
 
 
-def test_simulation_names_nobody_who_only_takes_many_steps(caplog: pytest.LogCaptureFixture) -> None:
+def test_simulation_names_no_thread_that_only_takes_many_steps(caplog: pytest.LogCaptureFixture) -> None:
     enough = SYSTEM_CLOCK.monotonic() + _scheduler.STUCK * 1.5
 
     with Simulation() as simulation:
@@ -738,7 +738,7 @@ def test_simulation_lets_a_thread_that_is_not_of_it_complete_what_the_test_waits
         assert ticket.wait() == "from outside"
 
 
-def test_simulation_in_which_nobody_can_go_on_still_lets_the_test_out() -> None:
+def test_simulation_in_which_no_thread_can_go_on_still_lets_the_test_out() -> None:
     with Simulation() as simulation:
         real = threading.Lock()
         real.acquire()
@@ -759,7 +759,7 @@ def test_simulation_in_which_nobody_can_go_on_still_lets_the_test_out() -> None:
         assert simulation.now == 1_005.0
 
 
-def test_simulation_counts_a_deadlock_although_somebody_is_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simulation_counts_a_deadlock_although_a_thread_is_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_scheduler, "STUCK", 0.001)
     monkeypatch.setattr(_scheduler, "LAST_ARRIVAL", 0.01)
     real = threading.Lock()

@@ -20,7 +20,7 @@ def test_threads_run_in_the_order_that_the_schedule_names() -> None:
     assert items.empty()
 
 
-def test_without_a_schedule_threads_run_as_they_were_started() -> None:
+def test_stepped_blocking_without_a_schedule_runs_threads_as_they_were_started() -> None:
     steps = SteppedBlocking()
     order: list[str] = []
     for name in ("a", "b"):
@@ -50,7 +50,7 @@ def test_a_lock_excludes_and_is_passed_on() -> None:
     assert inside == ["a", "a", "b", "b"]
 
 
-def test_a_timed_wait_runs_out_when_nobody_else_can_go_on() -> None:
+def test_a_timed_wait_runs_out_when_no_other_thread_can_go_on() -> None:
     steps = SteppedBlocking()
     gate = steps.gate()
     answers: list[bool] = []
@@ -81,7 +81,7 @@ def test_a_schedule_that_cannot_be_followed_is_refused(schedule: list[str]) -> N
         steps.run(schedule)
 
 
-def test_what_a_thread_raises_is_raised_in_the_test() -> None:
+def test_stepped_blocking_raises_in_the_test_what_a_thread_raises() -> None:
     steps = SteppedBlocking()
     empty = steps.queue()
     steps.start_thread(empty.get_nowait, "impatient")
@@ -115,7 +115,7 @@ def test_a_seed_chooses_an_order_and_always_the_same_one() -> None:
     assert len({tuple(order_of(seed)) for seed in range(20)}) > 10
 
 
-def test_it_can_run_again_with_new_threads() -> None:
+def test_stepped_blocking_can_run_again_with_new_threads() -> None:
     steps = SteppedBlocking()
     order: list[str] = []
     for name in ("first", "second"):

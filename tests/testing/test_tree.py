@@ -76,7 +76,7 @@ def test_draw_tree_shows_what_each_loop_has_in_hand() -> None:
         ]
 
 
-def test_draw_tree_asks_nobody() -> None:
+def test_draw_tree_sends_no_requests() -> None:
     with Simulation() as simulation, Supervisor.open("app", children=[ChildSpec(id="media", start=media)]) as app:
         app.send(HealthCheckRequest()).wait()
         steps = simulation.steps

@@ -83,7 +83,7 @@ def test_a_sample_that_has_a_result_is_not_run_again_and_its_result_is_sent_agai
         assert samples.approximate_count() == 0
 
 
-def test_of_two_results_of_one_sample_the_first_stands_for_everybody() -> None:
+def test_eval_loop_keeps_the_first_of_two_results_of_a_sample() -> None:
     samples: InMemoryMailbox[Any, Any] = InMemoryMailbox("samples", body=Sample, reply=EvalResult)
     results: InMemoryMailbox[Any, Any] = InMemoryMailbox("results", body=EvalResult)
     with Session.open("eval", [EVAL_PROGRESS]) as session:
@@ -137,7 +137,7 @@ def test_eval_loop_whose_session_is_away_costs_no_deliveries_and_runs_nothing(
     assert samples.approximate_count() == 0
 
 
-def test_an_error_is_a_result_and_is_kept_too(tmp_path: Path) -> None:
+def test_eval_loop_keeps_an_error_as_a_result(tmp_path: Path) -> None:
     samples: InMemoryMailbox[Any, Any] = InMemoryMailbox("samples", body=Sample, reply=EvalResult)
     journal = tmp_path / "eval.db"
     samples.send(Sample(id="raises", input=1, expected=2))
@@ -201,7 +201,7 @@ def scoring(score: Any) -> Callable[[Any, Any], Any]:
     ],
     ids=["score", "nan", "inf", "object", "surrogate", "repr"],
 )
-def test_what_the_session_cannot_keep_is_a_result_with_that_error_and_is_run_once(
+def test_eval_loop_runs_a_sample_once_whose_result_the_session_cannot_keep(
     tmp_path: Path, output: Any, score: Any, culprit: str
 ) -> None:
     class Odd(Doubling):

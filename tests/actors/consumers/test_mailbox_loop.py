@@ -39,7 +39,7 @@ def bodies(mailbox: Box) -> list[Any]:
 # Returning, raising, finalising
 
 
-def test_it_is_a_runnable_that_supports_process(jobs: Box) -> None:
+def test_mailbox_loop_is_a_runnable_that_supports_process(jobs: Box) -> None:
     loop = MailboxLoop(jobs, lambda message: None)
 
     assert isinstance(loop, Runnable)
@@ -398,7 +398,7 @@ def test_a_beat_outside_of_a_handler_does_nothing() -> None:
 # Concurrency
 
 
-def test_each_of_n_workers_has_a_message_in_hand_at_once(jobs: Box, clock: FakeClock) -> None:
+def test_workers_of_a_mailbox_loop_each_have_a_message_in_hand_at_once(jobs: Box, clock: FakeClock) -> None:
     jobs.send_many(range(4))
     together: Ticket[None] = Ticket()
     inside: list[int] = []
@@ -486,7 +486,7 @@ def test_posted_work_wakes_the_poll_and_runs_on_the_worker(jobs: Box, clock: Fak
     assert not loop.post(lambda: None)
 
 
-def test_what_is_posted_before_the_stop_runs_and_after_it_is_refused(jobs: Box, clock: FakeClock) -> None:
+def test_post_before_the_stop_runs_and_after_it_is_refused(jobs: Box, clock: FakeClock) -> None:
     ran: list[str] = []
     loop = MailboxLoop(jobs, lambda message: None, clock=clock)
     loop.post(lambda: ran.append("before"))
@@ -521,7 +521,7 @@ def test_a_process_request_puts_one_body_straight_through(jobs: Box, clock: Fake
     ],
     ids=str,
 )
-def test_a_bad_number_is_refused_by_name(jobs: Box, options: dict[str, Any]) -> None:
+def test_mailbox_loop_refuses_a_bad_number_by_name(jobs: Box, options: dict[str, Any]) -> None:
     with pytest.raises(InvalidParameterError, match=next(iter(options))):
         MailboxLoop(jobs, lambda message: None, **options)
 
@@ -550,7 +550,7 @@ def test_a_message_whose_handler_returns_something_unfinished_is_not_acknowledge
     assert jobs.approximate_count() == 1
 
 
-def test_what_is_no_mailbox_is_refused() -> None:
+def test_mailbox_loop_refuses_a_source_that_is_not_a_mailbox() -> None:
     with pytest.raises(TypeError, match="open_mailbox"):
         MailboxLoop("memory://jobs", print)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  the misuse under test
 

@@ -241,7 +241,7 @@ def test_a_stalled_worker_shows_in_the_health_and_the_log_until_it_beats_again(
     stop(ref)
 
 
-def test_a_report_about_a_worker_that_is_gone_changes_nothing(jobs: Box, clock: FakeClock) -> None:
+def test_a_stall_report_about_a_worker_that_is_gone_changes_nothing(jobs: Box, clock: FakeClock) -> None:
     ref = LoopActor.start(MailboxLoop(jobs, lambda message: None, clock=clock), "idle", clock=clock)
 
     ref.send(StallReport(worker=-1, last_heartbeat=1000.0, silent_for=7.0, stack="nowhere")).wait(timeout=60)
@@ -356,7 +356,7 @@ def test_a_prefetched_message_whose_lease_ended_while_its_worker_was_recalled_is
 
 
 @pytest.mark.parametrize("kind", ["unknown worker", "foreign loop"])
-def test_a_recall_that_reaches_nobody_says_so(jobs: Box, clock: FakeClock, kind: str) -> None:
+def test_a_recall_that_reaches_no_worker_says_so(jobs: Box, clock: FakeClock, kind: str) -> None:
     loop: Any = (
         MailboxLoop(jobs, lambda message: None, clock=clock) if kind == "unknown worker" else Foreign(Heartbeat(clock))
     )
@@ -486,7 +486,7 @@ def test_a_zombie_that_comes_back_takes_no_more_messages(jobs: Box, clock: FakeC
     assert threads.count(zombie) == 1
 
 
-def test_what_a_worker_had_prefetched_goes_back_unstarted_when_it_is_replaced(jobs: Box, clock: FakeClock) -> None:
+def test_prefetched_messages_of_a_replaced_worker_go_back_unstarted(jobs: Box, clock: FakeClock) -> None:
     jobs.send_many(["stuck", "second", "third"])
     with Hold() as hold:
         handler = Handler(hold)
@@ -524,7 +524,7 @@ def test_a_message_that_hangs_every_time_becomes_a_dead_letter(clock: FakeClock)
     assert (letter.delivery_count, letter.error) == (2, "abandoned: silent for 12.0 s")
 
 
-def test_two_workers_that_are_given_up_at_once_both_give_back_what_they_had(jobs: Box, clock: FakeClock) -> None:
+def test_workers_that_are_abandoned_at_once_each_return_their_message(jobs: Box, clock: FakeClock) -> None:
     jobs.send_many(["first", "second"])
     done: dict[Any, Ticket[None]] = {"first": Ticket(), "second": Ticket()}
     holds = {"first": Hold(), "second": Hold()}
@@ -596,7 +596,7 @@ def test_worker_that_is_replaced_while_another_is_being_given_back_is_not_forgot
     assert state == (True, True, True)
 
 
-def test_without_a_thread_for_a_replacement_the_others_go_on(jobs: Box, clock: FakeClock) -> None:
+def test_workers_go_on_if_there_is_no_thread_for_a_replacement(jobs: Box, clock: FakeClock) -> None:
     workers: list[str] = []
 
     def refuse(name: str) -> None:
@@ -644,7 +644,7 @@ def test_the_only_worker_cannot_be_replaced_so_the_loop_ends_as_abandoned(jobs: 
 
 
 @pytest.mark.parametrize("round_number", range(20))
-def test_whoever_gives_a_loop_up_is_always_answered_with_the_result(clock: FakeClock, round_number: int) -> None:
+def test_abandon_request_is_always_answered_with_the_result(clock: FakeClock, round_number: int) -> None:
     jobs: Box = InMemoryMailbox("jobs", clock=clock)
     jobs.send("stuck")
     with Hold() as hold:
@@ -657,7 +657,7 @@ def test_whoever_gives_a_loop_up_is_always_answered_with_the_result(clock: FakeC
         assert answer.wait(timeout=60).abandoned
 
 
-def test_the_answer_to_whoever_gives_a_loop_up_comes_before_the_end_of_the_loop(clock: FakeClock) -> None:
+def test_abandon_request_is_answered_before_the_end_of_the_loop(clock: FakeClock) -> None:
     """As when the helper that gives back is interrupted just after it has told the actor."""
     jobs: Box = InMemoryMailbox("jobs", clock=clock)
     jobs.send("stuck")
@@ -678,7 +678,7 @@ def test_the_answer_to_whoever_gives_a_loop_up_comes_before_the_end_of_the_loop(
     assert wait_no_threads() == []
 
 
-def test_without_a_worker_all_of_them_are_given_up(jobs: Box, clock: FakeClock) -> None:
+def test_abandon_request_without_a_worker_abandons_all_workers(jobs: Box, clock: FakeClock) -> None:
     jobs.send_many(["stuck", "other"])
     holds = [Hold(), Hold()]
     left = list(holds)
@@ -925,7 +925,7 @@ def test_a_loop_does_not_end_before_what_its_replaced_worker_had_is_back(jobs: B
             assert [message.body for message in jobs.receive()] == ["stuck"]
 
 
-def test_what_became_of_the_messages_of_a_replaced_worker_is_in_the_result(jobs: Box, clock: FakeClock) -> None:
+def test_messages_of_a_replaced_worker_have_their_fates_in_the_result(jobs: Box, clock: FakeClock) -> None:
     ids = jobs.send_many(["stuck", "second"])
     with Hold() as hold:
         loop = MailboxLoop(jobs, hold, concurrency=2, prefetch=2, clock=clock)
@@ -941,7 +941,7 @@ def test_what_became_of_the_messages_of_a_replaced_worker_is_in_the_result(jobs:
         assert (ids[1], "returned") in [(fate.message_id, fate.fate) for fate in result.fates]
 
 
-def test_after_the_end_there_is_nobody_to_give_up(jobs: Box, clock: FakeClock) -> None:
+def test_abandon_request_after_the_end_is_refused(jobs: Box, clock: FakeClock) -> None:
     ref = LoopActor.start(MailboxLoop(jobs, lambda message: None, clock=clock), "ended", clock=clock)
     stop(ref)
 
@@ -1106,7 +1106,7 @@ def test_a_zombie_counts_until_it_ends() -> None:
     assert (len(zombies), zombies.names) == (1, ("second",))
 
 
-def test_one_that_has_ended_before_it_is_counted_is_none() -> None:
+def test_zombies_do_not_count_a_thread_that_has_already_ended() -> None:
     zombies = Zombies()
     ended: Ticket[None] = Ticket()
     ended.complete(None)
@@ -1116,7 +1116,7 @@ def test_one_that_has_ended_before_it_is_counted_is_none() -> None:
     assert len(zombies) == 0
 
 
-def test_who_listens_is_told_of_each_more_until_it_does_not_want_to() -> None:
+def test_zombies_call_a_listener_for_each_new_one_until_it_is_removed() -> None:
     zombies = Zombies()
     counted: list[int] = []
 

@@ -61,7 +61,7 @@ def test_message_that_kills_the_process_is_a_dead_letter_and_its_batch_mates_are
     jobs.close()
 
 
-def test_in_flight_at_the_shutdown_completes_received_but_not_started_goes_back_and_the_rest_is_for_others() -> None:
+def test_shutdown_completes_the_message_in_hand_returns_the_unstarted_and_leaves_the_rest() -> None:
     clock = FakeClock()
     jobs: InMemoryMailbox[str, None] = InMemoryMailbox("jobs", clock=clock)
     jobs.send_many(["in flight", "not started"])

@@ -28,7 +28,7 @@ def test_a_worker_that_was_replaced_long_before_the_end_is_no_fate(jobs: Box, cl
     assert (result.fates, result.clean_shutdown) == ((), True)
 
 
-def test_what_a_recalled_worker_had_is_no_fate(jobs: Box, clock: FakeClock) -> None:
+def test_messages_of_a_recalled_worker_have_no_fate(jobs: Box, clock: FakeClock) -> None:
     first, _ = jobs.send_many(["first", "second"])
     second = Hold()
     with Hold() as hold, second:
@@ -45,7 +45,7 @@ def test_what_a_recalled_worker_had_is_no_fate(jobs: Box, clock: FakeClock) -> N
     assert [fate.fate for fate in ended.wait(60).fates] == ["done"]
 
 
-def test_what_is_given_up_with_the_loop_is(jobs: Box, clock: FakeClock) -> None:
+def test_messages_of_an_abandoned_loop_have_a_fate(jobs: Box, clock: FakeClock) -> None:
     jobs.send_many(["first", "second"])
     with Hold() as hold:
         ref = LoopActor.start(MailboxLoop(jobs, hold, prefetch=2, clock=clock), clock=clock)
@@ -58,7 +58,9 @@ def test_what_is_given_up_with_the_loop_is(jobs: Box, clock: FakeClock) -> None:
 
 
 @pytest.mark.parametrize("how", ["nack", "put_back"])
-def test_what_a_handler_gives_back_itself_is_returned_and_not_done(jobs: Box, clock: FakeClock, how: str) -> None:
+def test_message_that_its_handler_returns_has_the_fate_returned_and_not_done(
+    jobs: Box, clock: FakeClock, how: str
+) -> None:
     jobs.send("no")
 
     def handle(message: Message[Any, Any]) -> None:
@@ -75,7 +77,7 @@ def test_what_a_handler_gives_back_itself_is_returned_and_not_done(jobs: Box, cl
     assert jobs.approximate_count() == 1
 
 
-def test_a_message_that_went_back_and_was_done_by_somebody_else_is_told_once() -> None:
+def test_message_that_was_returned_and_then_done_by_another_worker_has_one_fate() -> None:
     told: list[tuple[str, Fate]] = [
         ("a", "returned"),
         ("b", "extended"),

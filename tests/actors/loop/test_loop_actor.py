@@ -212,7 +212,7 @@ def test_running_is_true_from_the_return_of_start_until_the_worker_has_ended() -
     assert not ref.send(HealthCheckRequest()).wait(timeout=60).running
 
 
-def test_the_name_defaults_to_the_class_and_shows_in_the_threads_and_the_ref() -> None:
+def test_loop_actor_is_named_after_its_class_by_default_in_its_threads_and_its_ref() -> None:
     loop = ProbeLoop()
     ref = LoopActor.start(loop)
     loop.entered.wait(timeout=60)
@@ -248,14 +248,14 @@ class WrongHeart(ProbeLoopLike):
     ],
     ids=["text", "class", "async", "deaf", "heartbeat", "empty name", "number"],
 )
-def test_a_bad_argument_is_refused_by_name_before_anything_starts(loop: Any, name: Any, culprit: str) -> None:
+def test_loop_actor_refuses_a_bad_argument_by_name_before_anything_starts(loop: Any, name: Any, culprit: str) -> None:
     with pytest.raises(TypeError, match=culprit):
         LoopActor.start(loop, name)
 
     assert our_threads() == []
 
 
-def test_what_is_no_request_is_refused_at_the_sender() -> None:
+def test_send_refuses_what_is_not_a_request() -> None:
     ref = LoopActor.start(ProbeLoop(), name="strict")
     for bad in ("hello", None, HealthCheckRequest):
         with pytest.raises(TypeError, match="takes a Request"):
@@ -264,7 +264,7 @@ def test_what_is_no_request_is_refused_at_the_sender() -> None:
     stop(ref)
 
 
-def test_the_least_that_a_loop_must_have_is_run_and_shutdown() -> None:
+def test_loop_needs_only_run_and_shutdown() -> None:
     loop = ProbeLoopLike()
     loop.progress = "50 %"
     ref = LoopActor.start(loop, name="least")
@@ -273,7 +273,7 @@ def test_the_least_that_a_loop_must_have_is_run_and_shutdown() -> None:
     assert stop(ref).clean_shutdown
 
 
-def test_a_time_out_says_what_was_asked_of_whom() -> None:
+def test_ticket_time_out_names_the_request_and_the_loop() -> None:
     ref = LoopActor.start(ProbeLoop(), name="asked")
 
     with pytest.raises(
@@ -298,7 +298,7 @@ def test_a_process_request_shows_in_the_health() -> None:
 # Stopping
 
 
-def test_the_state_flips_first_and_from_then_on_post_refuses_and_what_it_refused_never_runs() -> None:
+def test_state_flips_first_and_from_then_on_post_refuses_and_what_it_refused_never_runs() -> None:
     ran: list[str] = []
     with Hold() as hold:
         loop = ProbeLoop(hold)
@@ -428,7 +428,7 @@ def test_a_request_that_times_out_says_so_and_a_later_one_gets_the_real_end() ->
     assert (result.clean_shutdown, result.duration) == (True, 3.0)
 
 
-def test_a_time_out_of_zero_asks_for_the_stop_without_waiting() -> None:
+def test_shutdown_request_with_a_time_out_of_zero_stops_without_waiting() -> None:
     with Hold() as hold:
         loop = ProbeLoop(hold)
         ref = LoopActor.start(loop, name="hurried")
@@ -440,7 +440,7 @@ def test_a_time_out_of_zero_asks_for_the_stop_without_waiting() -> None:
     assert ref.ended.wait(timeout=60).cause is None
 
 
-def test_after_the_end_the_closed_inbox_still_answers() -> None:
+def test_closed_inbox_of_an_ended_loop_still_answers() -> None:
     ref = LoopActor.start(ProbeLoop(), name="ended")
     first = stop(ref)
 
@@ -832,7 +832,7 @@ def test_a_loop_whose_worker_cannot_be_started_has_failed_with_that_cause() -> N
     assert not ref.send(ShutdownRequest()).wait(timeout=60).clean_shutdown
 
 
-def test_without_a_thread_for_the_helper_the_loop_is_still_told_to_stop() -> None:
+def test_loop_is_stopped_even_without_a_thread_for_the_helper() -> None:
     def no_helper(name: str) -> None:
         if name.endswith("-helper"):
             raise RuntimeError("can't start new thread")
@@ -842,7 +842,7 @@ def test_without_a_thread_for_the_helper_the_loop_is_still_told_to_stop() -> Non
     assert ref.stop(timeout=60) is True
 
 
-def test_without_a_thread_for_the_timer_the_loop_is_told_to_stop_and_the_request_is_answered_at_the_end() -> None:
+def test_shutdown_request_is_answered_at_the_end_if_there_is_no_thread_for_the_timer() -> None:
     def no_timers(name: str) -> None:
         if name == "loopwarden-timers":
             raise RuntimeError("can't start new thread")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("value", [-1, "5", True, math.inf, -math.inf, math.nan, None], ids=repr)
-def test_a_bad_time_out_is_refused_where_the_message_is_made_and_named(value: Any) -> None:
+def test_request_refuses_a_bad_time_out_by_name_where_it_is_made(value: Any) -> None:
     with pytest.raises(ValidationError) as caught:
         ShutdownRequest(timeout=value)
 
@@ -35,7 +35,7 @@ def test_a_missing_body_is_refused_and_named() -> None:
 
 
 @pytest.mark.parametrize("timeout", [0, 0.0, 5, 1e9])
-def test_any_finite_time_out_of_zero_or_more_is_accepted(timeout: float) -> None:
+def test_shutdown_request_accepts_any_finite_time_out_of_zero_or_more(timeout: float) -> None:
     assert ShutdownRequest(timeout=timeout).timeout == timeout
 
 
@@ -58,6 +58,6 @@ def test_the_ticket_is_no_part_of_the_schema_the_wire_form_or_the_text() -> None
     assert repr(message) == "ShutdownRequest(timeout=30.0, reason='deploy')"
 
 
-def test_something_else_than_a_ticket_is_refused() -> None:
+def test_request_refuses_a_ticket_that_is_not_one() -> None:
     with pytest.raises(ValidationError, match="ticket"):
         HealthCheckRequest.model_validate({"ticket": "a ticket"})

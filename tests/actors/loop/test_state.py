@@ -32,18 +32,18 @@ S, E = LoopState, LifeEvent
     ],
     ids=str,
 )
-def test_a_state_is_followed_by(state: LoopState, event: LifeEvent, expected: LoopState) -> None:
+def test_state_is_followed_by(state: LoopState, event: LifeEvent, expected: LoopState) -> None:
     assert next_state(state, event) is expected
 
 
 @pytest.mark.parametrize("end", [S.STOPPED, S.FAILED])
 @pytest.mark.parametrize("event", list(E))
-def test_nothing_follows_the_end(end: LoopState, event: LifeEvent) -> None:
+def test_state_does_not_change_after_the_end(end: LoopState, event: LifeEvent) -> None:
     assert next_state(end, event) is end
 
 
 @given(st.lists(st.sampled_from(list(E)), max_size=20))
-def test_a_life_only_goes_forward_and_a_stop_is_never_forgotten(events: list[LifeEvent]) -> None:
+def test_lifecycle_only_goes_forward_and_never_forgets_a_stop(events: list[LifeEvent]) -> None:
     lifecycle = Lifecycle(SYSTEM)
     states = [S.IDLE, *(lifecycle.move(event)[1] for event in events)]
     order = [S.IDLE, S.STARTING, S.RUNNING, S.STOPPING, S.STOPPED, S.FAILED]

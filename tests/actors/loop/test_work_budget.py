@@ -99,7 +99,7 @@ def check_shares(workers: int, simulation: Simulation) -> None:
     assert budget.snapshot().used == budget.snapshot().waiting == 0
 
 
-def test_work_budget_at_its_limit_lets_nobody_receive_and_what_waits_is_not_leased(clock: FakeClock) -> None:
+def test_work_budget_at_its_limit_lets_no_worker_receive_and_what_waits_is_not_leased(clock: FakeClock) -> None:
     mailboxes, budget = boxes(20, 3), WorkBudget(5)
     watch, began = Watch(60), itertools.count(1)
     with Hold() as hold:
@@ -121,7 +121,7 @@ def test_work_budget_at_its_limit_lets_nobody_receive_and_what_waits_is_not_leas
     stop(*refs)
 
 
-def test_all_of_it_is_done() -> None:
+def test_work_budget_lets_all_messages_be_handled() -> None:
     mailboxes, budget = boxes(20, 50), WorkBudget(limit=5)
     watch = Watch(20 * 50)
     refs = [LoopActor.start(MailboxLoop(box, watch.handle, budget=budget), box.name) for box in mailboxes]
@@ -252,7 +252,7 @@ def test_light_message_does_not_pass_a_heavy_one_that_waits(clock: FakeClock) ->
 
 
 @pytest.mark.parametrize("limit", [0, -1, 1.5, True, "5"], ids=repr)
-def test_a_limit_that_is_none_is_refused(limit: Any) -> None:
+def test_work_budget_refuses_a_limit_that_is_not_a_positive_number(limit: Any) -> None:
     with pytest.raises(ValueError, match="limit of 'b' must be a whole number from 1 on"):
         WorkBudget(limit, "b")
 
@@ -298,7 +298,7 @@ def waiting(box: Any, token: Token | None = None) -> Ticket[bool]:
     return answer
 
 
-def test_whoever_waits_is_told_of_a_message_and_has_not_received_it(box: Any) -> None:
+def test_wait_visible_tells_all_waiters_of_a_message_and_receives_none(box: Any) -> None:
     answers = [waiting(box) for _ in range(3)]
     box.send("here")
 
@@ -306,7 +306,7 @@ def test_whoever_waits_is_told_of_a_message_and_has_not_received_it(box: Any) ->
     assert [message.delivery_count for message in box.receive()] == [1]
 
 
-def test_what_is_there_is_told_at_once_and_what_is_not_is_not(box: Any) -> None:
+def test_wait_visible_with_a_time_out_of_zero_does_not_wait(box: Any) -> None:
     nothing = box.wait_visible(0)
     box.send("here")
 

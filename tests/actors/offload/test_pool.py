@@ -40,7 +40,7 @@ def test_the_ticket_resolves_to_what_the_function_returns() -> None:
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), SystemExit(3), KeyboardInterrupt()], ids=repr)
-def test_what_a_function_raises_is_the_answer_and_ends_nobody(error: BaseException) -> None:
+def test_submit_answers_with_what_the_function_raises_and_ends_no_worker(error: BaseException) -> None:
     def fail() -> None:
         raise error
 
@@ -52,7 +52,7 @@ def test_what_a_function_raises_is_the_answer_and_ends_nobody(error: BaseExcepti
         assert pool.submit(pow, 2, 2).wait(60) == 4
 
 
-def test_as_many_run_at_once_as_there_are_workers() -> None:
+def test_pool_runs_as_many_functions_at_once_as_it_has_workers() -> None:
     with Hold() as first, Hold() as second, OffloadPool(workers=2) as pool:
         pool.submit(first)
         pool.submit(second)
@@ -66,7 +66,7 @@ def test_as_many_run_at_once_as_there_are_workers() -> None:
         second.release()
 
 
-def test_a_time_out_wins_and_the_late_completion_is_dropped(clock: FakeClock) -> None:
+def test_submit_that_times_out_drops_the_late_completion(clock: FakeClock) -> None:
     pool = OffloadPool(clock=clock)
     with Hold() as hold:
         ticket = pool.submit(hold, timeout=5)
@@ -104,7 +104,7 @@ def test_a_completion_in_time_leaves_no_timer_behind(clock: FakeClock) -> None:
     pool.close()
 
 
-def test_what_is_refused_never_runs_and_its_ticket_says_so() -> None:
+def test_submit_to_a_closed_pool_never_runs_and_its_ticket_says_so() -> None:
     ran: list[int] = []
     pool = OffloadPool("renders")
     pool.close()
@@ -146,7 +146,7 @@ def test_a_close_that_times_out_fails_the_tickets_and_counts_the_threads() -> No
     assert not pool.close(0)  # closing again changes nothing
 
 
-def test_a_wait_that_times_out_leaves_nothing_behind() -> None:
+def test_wait_idle_that_times_out_leaves_nothing_behind() -> None:
     with Hold() as hold, OffloadPool() as pool:
         pool.submit(hold)
 
@@ -156,7 +156,7 @@ def test_a_wait_that_times_out_leaves_nothing_behind() -> None:
 
 
 @pytest.mark.parametrize("processes", [False, True], ids=["threads", "processes"])
-def test_what_is_accepted_just_before_the_pool_is_given_up_never_runs(
+def test_submit_just_before_the_pool_is_abandoned_never_runs(
     clock: FakeClock, monkeypatch: pytest.MonkeyPatch, *, processes: bool
 ) -> None:
     pool = OffloadPool("late", processes=processes, clock=clock)
@@ -203,7 +203,7 @@ def test_a_job_whose_thread_has_just_been_started_is_not_begun_after_the_pool_is
 
 
 @pytest.mark.parametrize("seed", range(100))
-def test_however_a_submit_and_a_close_meet_a_job_runs_once_or_never_and_the_threads_end(seed: int) -> None:
+def test_submit_that_races_with_a_close_runs_its_job_once_or_never_and_the_threads_end(seed: int) -> None:
     steps = SteppedBlocking()
     workers = ThreadWorkers("raced", 2, steps)
     ran: list[int] = []
@@ -233,7 +233,7 @@ def test_a_pool_that_is_dropped_ends_its_threads_and_is_complained_about() -> No
         assert (OffloadPool("dropped", workers=1).submit(pow, 2, 2).wait(60), wait_no_threads()) == (4, [])
 
 
-def test_without_a_thread_the_ticket_says_why() -> None:
+def test_submit_without_a_thread_fails_its_ticket_with_the_reason() -> None:
     starts = iter([RuntimeError("can't start new thread"), None])
 
     def before_start(_name: str) -> None:
@@ -251,13 +251,13 @@ def test_without_a_thread_the_ticket_says_why() -> None:
 
 
 @pytest.mark.parametrize(("function", "timeout"), [(None, None), (print, -1), (print, True), (print, float("nan"))])
-def test_what_cannot_be_submitted_is_refused_by_name(function: Any, timeout: Any) -> None:
+def test_submit_refuses_a_bad_argument_by_name(function: Any, timeout: Any) -> None:
     with OffloadPool() as pool, pytest.raises(TypeError, match=r"a callable|number of seconds"):
         pool.submit(function, timeout=timeout)
 
 
 @pytest.mark.parametrize("workers", [0, -1, 1.5, True], ids=repr)
-def test_a_number_of_workers_that_is_none_is_refused(workers: Any) -> None:
+def test_pool_refuses_a_bad_number_of_workers(workers: Any) -> None:
     with pytest.raises(ValueError, match="workers of 'p' must be a whole number from 1 to 10000"):
         OffloadPool("p", workers=workers)
 
@@ -352,7 +352,7 @@ def _is_refused(ticket: Ticket[int]) -> bool:
     return False
 
 
-def test_while_a_tree_is_shut_down_every_ticket_resolves_and_accepted_work_runs_once() -> None:
+def test_shutdown_of_a_tree_resolves_every_ticket_and_runs_accepted_work_once() -> None:
     check_books(10_000)
 
 
@@ -437,7 +437,7 @@ def test_a_process_that_is_killed_fails_its_ticket_also_if_a_child_of_its_own_li
                 lost.wait(60)
 
 
-def test_what_cannot_be_handed_over_fails_alone_and_the_process_goes_on() -> None:
+def test_submit_that_cannot_be_pickled_fails_alone_and_the_process_goes_on() -> None:
     keywords = "import subprocess\nraise subprocess.CalledProcessError(returncode=1, cmd='ls')"
     with OffloadPool(processes=True, workers=1) as pool:
         process = pool.submit(os.getpid)

@@ -61,7 +61,7 @@ def test_an_exception_goes_to_the_asker_and_the_actor_lives_on() -> None:
     ref.stop()
 
 
-def test_an_exception_that_nobody_asked_for_ends_the_actor_with_that_cause() -> None:
+def test_an_exception_in_a_tell_ends_the_actor_with_that_cause() -> None:
     ref = Echo.start()
     error = KeyError("told")
 
@@ -105,7 +105,7 @@ def test_an_actor_whose_on_start_raises_ends_with_that_cause_and_answers_what_wa
     assert caught.value.__cause__ is error
 
 
-def test_the_end_is_seen_after_on_stop_has_run_and_the_stop_is_answered_after_that() -> None:
+def test_ended_resolves_after_on_stop_has_run_and_the_stop_is_answered_after_that() -> None:
     order: list[str] = []
     with Hold() as hold:
 
@@ -125,7 +125,7 @@ def test_the_end_is_seen_after_on_stop_has_run_and_the_stop_is_answered_after_th
     assert order == ["on_stop", "ended"]
 
 
-def test_what_on_stop_raises_is_the_cause_of_the_end() -> None:
+def test_on_stop_that_raises_is_the_cause_of_the_end() -> None:
     error = KeyError("stop")
 
     class Untidy(Echo):
@@ -154,7 +154,7 @@ def test_on_failure_is_called_with_the_cause_and_may_raise_itself() -> None:
     assert seen == [error]
 
 
-def test_what_is_in_the_inbox_at_the_end_is_answered_with_the_cause() -> None:
+def test_inbox_of_an_ended_actor_is_answered_with_the_cause() -> None:
     with Hold() as hold:
         ref = Echo.start()
         ref.tell(hold)
@@ -312,7 +312,7 @@ def test_a_deferred_answer_that_never_comes_is_failed_by_the_end_of_the_actor() 
     never.complete("too late")
 
 
-def test_nobody_can_cancel_the_end_for_the_others_but_somebody_may_complete_it_first() -> None:
+def test_ended_cannot_be_cancelled_but_may_be_completed_first() -> None:
     ref = Echo.start()
 
     assert not ref.ended.cancel()
@@ -507,7 +507,7 @@ def test_a_message_that_cannot_be_refused_keeps_no_other_from_being_answered() -
             ticket.wait(timeout=60)
 
 
-def test_only_a_ticket_can_be_deferred_to() -> None:
+def test_deferred_takes_only_a_ticket() -> None:
     ref = Echo.start()
 
     with pytest.raises(TypeError, match="Deferred takes a Ticket"):

@@ -203,7 +203,7 @@ def test_ticket_whose_writer_is_interrupted_before_the_write_keeps_its_readers()
     assert read == ["answer"]
 
 
-def test_actor_that_is_interrupted_tells_the_cause_to_whoever_is_behind() -> None:
+def test_actor_that_is_interrupted_answers_the_messages_behind_with_the_cause() -> None:
     ref = Obedient.start()
 
     def interrupt() -> None:

@@ -78,7 +78,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("every", [1, 2, 3, 7, 1_000])
 @pytest.mark.parametrize("synchronous", ["NORMAL", "FULL"])
-def test_the_state_is_there_again_and_goes_on(path: Path, every: int, synchronous: str) -> None:
+def test_journal_restores_the_state_which_goes_on(path: Path, every: int, synchronous: str) -> None:
     for round_ in range(4):
         with opened(path, snapshot_every=every, synchronous=synchronous) as session:
             assert seen(session) == tuple(range(1, 5 * round_ + 1))
@@ -161,7 +161,7 @@ def test_a_damaged_middle_is_refused_with_its_place_and_nothing_is_changed(path:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_any_flipped_bit_in_a_record_is_found(path: Path, seed: int) -> None:
+def test_journal_finds_any_flipped_bit_in_a_record(path: Path, seed: int) -> None:
     write(path, 10)
     dice = random.Random(seed)
     place, column = dice.randrange(1, 11), dice.choice(["body", "previous", "checksum"])
@@ -437,7 +437,7 @@ def test_a_snapshot_that_would_come_back_different_is_left_out_and_nothing_is_de
         assert session.state[Least] == Least(count=25)
 
 
-def test_two_sessions_of_one_process_cannot_have_one_journal_by_whatever_name(path: Path) -> None:
+def test_journal_is_locked_to_another_session_of_the_same_process_under_any_name(path: Path) -> None:
     link = path.with_name("link.db")
     with opened(path):
         link.symlink_to(path)
@@ -492,7 +492,7 @@ def child(path: Path) -> Generator[subprocess.Popen[bytes]]:
         process.stdout.close()
 
 
-def test_another_process_is_refused_until_the_owner_dies_however_it_dies(path: Path) -> None:
+def test_journal_is_locked_to_another_process_until_its_owner_dies_however_it_dies(path: Path) -> None:
     with child(path) as process:
         with pytest.raises(JournalLockedError, match=f"process {process.pid} has it open"):
             opened(path)
@@ -503,9 +503,7 @@ def test_another_process_is_refused_until_the_owner_dies_however_it_dies(path: P
 
 
 @pytest.mark.parametrize("kills", [4, pytest.param(50, marks=pytest.mark.prove)])
-def test_after_a_kill_the_state_is_the_fold_over_what_was_answered_and_some_of_what_was_in_flight(
-    path: Path, kills: int
-) -> None:
+def test_journal_after_a_kill_has_all_that_was_answered_and_some_of_what_was_in_flight(path: Path, kills: int) -> None:
     dice = random.Random(kills)
     for _ in range(kills):
         with child(path) as process:
@@ -564,7 +562,7 @@ def test_acknowledged_events_that_are_gone_with_the_log_of_sqlite_are_told(
         assert session.recovered.missing == 0
 
 
-def test_each_session_in_a_file_knows_how_far_it_was(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_sessions_in_one_journal_each_know_how_far_they_were(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with opened(path) as session:
         for kid in ("a", "b"):
             child = session.child(kid, [SUM])
@@ -696,7 +694,7 @@ def test_a_closed_journal_is_free_although_a_process_that_was_forked_just_now_ha
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="a fork with threads is a warning there")
-def test_a_forked_process_does_not_have_the_lock_and_takes_it_from_nobody(path: Path) -> None:
+def test_a_forked_process_does_not_have_the_lock_and_does_not_release_it(path: Path) -> None:
     with opened(path) as session:
         lock = lock_of(session)
         pid = os.fork()
@@ -730,7 +728,7 @@ def make_folder(path: Path) -> None:
     ],
     ids=["mailbox", "text", "folder"],
 )
-def test_another_kind_of_file_is_refused_and_left_alone(
+def test_journal_refuses_another_kind_of_file_and_leaves_it_alone(
     path: Path, make: Callable[[Path], Any], kind: type[JournalError]
 ) -> None:
     make(path)
@@ -763,7 +761,7 @@ def connection_of(session: SessionRef) -> sqlite3.Connection:
     return actor._file._connection
 
 
-def test_on_a_full_disk_dispatches_fail_and_the_state_stays_what_the_journal_has(path: Path) -> None:
+def test_dispatch_fails_on_a_full_disk_and_the_state_stays_what_the_journal_has(path: Path) -> None:
     with opened(path) as session:
         session.dispatch(Added(number=1)).wait(60)
         [pages] = connection_of(session).execute("PRAGMA page_count").fetchone()
@@ -782,7 +780,7 @@ def test_on_a_full_disk_dispatches_fail_and_the_state_stays_what_the_journal_has
         assert seen(session) == (1, 2)
 
 
-def test_while_somebody_else_keeps_the_file_locked_dispatches_fail_and_reads_go_on(path: Path) -> None:
+def test_dispatch_fails_while_another_connection_has_the_file_locked_and_reads_go_on(path: Path) -> None:
     with opened(path) as session, contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
         session.dispatch(Added(number=1)).wait(60)
         connection_of(session).execute("PRAGMA busy_timeout = 0")

@@ -133,7 +133,7 @@ def test_an_event_that_no_slice_knows_is_refused_by_name_and_the_session_lives()
         assert session.dispatch(Added(amount=1)).wait(60).sequence == 1
 
 
-def test_what_is_told_and_cannot_be_done_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_tell_that_cannot_be_handled_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     with Session.open("bakery", [TOTAL]) as session:
         session.tell(Added(amount=-1))
         session.tell("text")
@@ -168,7 +168,7 @@ def test_a_base_exception_in_a_reducer_ends_its_session_alone() -> None:
 
 
 @pytest.mark.parametrize("events", [LARGEST_BATCH - 1, LARGEST_BATCH, LARGEST_BATCH + 1, 3 * LARGEST_BATCH])
-def test_what_waits_together_keeps_its_order_with_what_is_no_event(events: int) -> None:
+def test_events_of_a_batch_keep_their_order_with_other_requests(events: int) -> None:
     hold = Hold()
     waiting = Slice(Total()).on(Cleared, lambda total, _: (hold(), total)[1]).on(Added, add)
     with Session.open("bakery", [waiting]) as session, hold:
@@ -190,7 +190,7 @@ def test_what_waits_together_keeps_its_order_with_what_is_no_event(events: int) 
         assert session.state[Total] == Total(sum=2 * events + 1)
 
 
-def test_after_the_close_events_are_refused_and_the_state_is_still_there() -> None:
+def test_closed_session_refuses_events_and_still_has_its_state() -> None:
     session = Session.open("bakery", [TOTAL])
     ticket = session.dispatch(Added(amount=1))
 
@@ -205,7 +205,7 @@ def test_after_the_close_events_are_refused_and_the_state_is_still_there() -> No
 
 @pytest.mark.parametrize("disowned", [False, True], ids=["stopped", "disowned"])
 @pytest.mark.parametrize("seed", range(20))
-def test_whatever_races_with_the_end_every_ticket_resolves(seed: int, disowned: bool) -> None:
+def test_dispatch_that_races_with_the_end_always_resolves(seed: int, disowned: bool) -> None:
     steps = SteppedBlocking()
     actor = Session("bakery", [TOTAL, LOG], clock=FakeClock(blocking=steps))
     session = actor.launch()
@@ -243,7 +243,7 @@ def count_first(first: First, added: Added) -> First:
     return First(count=first.count + 1, by=by)
 
 
-def test_many_threads_dispatch_in_order_without_a_gap_while_others_read_what_agrees() -> None:
+def test_dispatch_from_many_threads_has_no_gap_and_readers_see_slices_that_agree() -> None:
     events = 50_000
     slices: list[Slice[Any]] = [
         Slice(First()).on(Added, count_first),
@@ -347,7 +347,7 @@ UNTYPED: Any = Slice(Total())
         ),
     ],
 )
-def test_what_is_declared_wrongly_is_named_before_anything_starts(declare: Callable[[], Any], culprit: str) -> None:
+def test_session_names_a_wrong_declaration_before_anything_starts(declare: Callable[[], Any], culprit: str) -> None:
     with pytest.raises((TypeError, ValueError), match=culprit.replace("()", r"\(\)")):
         declare()
 
@@ -415,7 +415,7 @@ def test_a_child_has_its_own_state_is_in_the_snapshot_and_ends_with_its_parent()
         session.child("late", [LOG])
 
 
-def test_a_snapshot_with_an_unknown_grandchild_or_slice_of_a_child_changes_nobody() -> None:
+def test_a_snapshot_with_an_unknown_grandchild_or_slice_of_a_child_changes_no_session() -> None:
     with Session.open("bakery", [TOTAL]) as session:
         session.child("till", [TOTAL]).child("drawer", [TOTAL])
         session.child("office", [LOG])
@@ -435,7 +435,7 @@ def test_a_snapshot_with_an_unknown_grandchild_or_slice_of_a_child_changes_nobod
 
 
 @pytest.mark.parametrize("nothing", [None, 5, {"name": "bakery"}])
-def test_only_a_snapshot_can_be_restored(nothing: Any) -> None:
+def test_restore_refuses_what_is_not_a_snapshot(nothing: Any) -> None:
     with (
         Session.open("bakery", [TOTAL]) as session,
         pytest.raises(TypeError, match="Session 'bakery' can restore what"),
@@ -491,7 +491,7 @@ def test_session_that_crashes_under_a_supervisor_is_started_again_with_its_state
 
 
 @pytest.mark.parametrize("message", [Added(amount=1), StateRequest()], ids=["event", "request"])
-def test_who_is_given_up_with_a_message_on_its_way_into_the_batch_answers_it(message: Any) -> None:
+def test_disowned_session_answers_a_message_on_its_way_into_the_batch(message: Any) -> None:
     actor, hold = Session("bakery", [TOTAL]), Hold()
     take = actor._inbox.get
 

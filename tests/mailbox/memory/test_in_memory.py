@@ -27,12 +27,12 @@ class InMemory(MailboxContract):
 
 
 class TestInMemoryMailbox(InMemory):
-    def test_its_capabilities_are_pinned(self, mailbox: Mailbox[Any, Any]) -> None:
+    def test_in_memory_mailbox_has_all_capabilities_but_durable_and_shared(self, mailbox: Mailbox[Any, Any]) -> None:
         missing = {name for name in mailbox.capabilities.__slots__ if not getattr(mailbox.capabilities, name)}
 
         assert missing == {"durable", "shared"}
 
-    def test_its_type_is_that_of_a_mailbox(self) -> None:
+    def test_in_memory_mailbox_has_the_type_of_a_mailbox(self) -> None:
         typed: Mailbox[str, int] = InMemoryMailbox[str, int]("jobs", body=str)
 
         assert typed.name == "jobs"

@@ -345,7 +345,7 @@ def test_a_receive_that_is_interrupted_counts_no_delivery_that_was_not_made(
 
 
 @pytest.mark.parametrize("make", [acknowledge, nack, nack_last, put_back, dead_letter], ids=lambda make: make.__name__)
-def test_what_is_interrupted_can_be_done_again(make: Callable[[], tuple[Case, Step]]) -> None:
+def test_call_that_was_interrupted_can_be_made_again(make: Callable[[], tuple[Case, Step]]) -> None:
     def twice() -> tuple[Case, Step]:
         case, step = make()
         case.again = step
@@ -376,7 +376,7 @@ def test_a_receive_that_waits_is_woken_for_what_became_visible_although_that_was
 
 @pytest.mark.prove
 @pytest.mark.parametrize("make", CASES, ids=lambda make: make.__name__)
-def test_a_second_interrupt_while_the_first_is_dealt_with_loses_nothing_either(
+def test_interrupt_while_another_is_dealt_with_loses_nothing_either(
     make: Callable[[], tuple[Case, Step]],
 ) -> None:
     first, was_interrupted = 0, True

@@ -31,7 +31,7 @@ def jobs(jobs: Box) -> Box:
     return jobs
 
 
-def test_the_first_lease_is_due_sooner_than_nothing(jobs: Box) -> None:
+def test_watch_due_tells_of_the_first_lease(jobs: Box) -> None:
     notifier = Bell()
     jobs.watch_due(notifier)
 
@@ -40,7 +40,7 @@ def test_the_first_lease_is_due_sooner_than_nothing(jobs: Box) -> None:
     assert notifier.rings == 1
 
 
-def test_sends_acknowledgements_and_later_leases_are_nobodys_concern(jobs: Box) -> None:
+def test_watch_due_does_not_tell_of_sends_acknowledgements_and_later_leases(jobs: Box) -> None:
     [message] = jobs.receive(visibility_timeout=30)
     notifier = Bell()
     jobs.watch_due(notifier)
@@ -71,7 +71,7 @@ def shorten(_jobs: Box, held: Mail) -> None:
 
 
 @pytest.mark.parametrize("act", [lease, delay, nack, shorten])
-def test_whatever_is_due_sooner_is_told(jobs: Box, act: Callable[[Box, Mail], None]) -> None:
+def test_watch_due_tells_of_anything_that_is_due_sooner(jobs: Box, act: Callable[[Box, Mail], None]) -> None:
     [held] = jobs.receive(visibility_timeout=30)
     notifier = Bell()
     jobs.watch_due(notifier)
@@ -81,7 +81,7 @@ def test_whatever_is_due_sooner_is_told(jobs: Box, act: Callable[[Box, Mail], No
     assert notifier.rings == 1
 
 
-def test_after_a_reap_the_next_lease_is_the_first_again(jobs: Box, clock: FakeClock) -> None:
+def test_watch_due_tells_of_the_first_lease_after_a_reap(jobs: Box, clock: FakeClock) -> None:
     jobs.receive(visibility_timeout=10)
     notifier = Bell()
     jobs.watch_due(notifier)

@@ -94,7 +94,7 @@ def mailbox(path: Path) -> Iterator[SqliteMailbox[int, Any]]:
 
 @pytest.mark.parametrize("batch", [1, 7, 1_000])
 @pytest.mark.parametrize("seed", range(3))
-def test_the_good_are_received_and_the_unreadable_are_dead_letters_with_their_raw_bytes(
+def test_receive_takes_the_good_messages_and_the_unreadable_are_dead_letters_with_their_raw_bytes(
     mailbox: SqliteMailbox[int, Any], path: Path, seed: int, batch: int
 ) -> None:
     written = Written(path, seed)
@@ -126,7 +126,7 @@ def test_unreadable_letters_can_be_received_and_are_unreadable_again_when_they_a
     assert [dict(message.headers) for message in received] == [{}, {"redriven-from": "body"}, {"redriven-from": "both"}]
 
 
-def test_each_message_that_is_buried_unread_is_logged_with_its_mailbox_its_id_and_the_reason(
+def test_unreadable_message_is_logged_with_its_mailbox_its_id_and_the_reason(
     mailbox: SqliteMailbox[int, Any], path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     write(path, [("body", b'"text"', b"{}"), ("good", b"1", b"{}"), ("headers", b"1", b"[]")])
@@ -174,7 +174,7 @@ def test_an_error_with_half_a_surrogate_can_be_told(path: Path, kind: str) -> No
 @pytest.mark.parametrize(
     "damage", ["DELETE FROM line", "UPDATE line SET last = 9223372036854775800"], ids=["gone", "huge"]
 )
-def test_a_line_that_says_nothing_is_a_connection_error(
+def test_sequence_line_without_a_number_is_a_connection_error(
     mailbox: SqliteMailbox[int, Any], path: Path, damage: str
 ) -> None:
     mailbox.send(1)
@@ -217,7 +217,7 @@ def test_a_file_with_a_damaged_byte_works_or_says_so_by_a_mailbox_error(tmp_path
 
 @pytest.mark.parametrize("lost", [False, True], ids=["set back", "lost and made anew"])
 @pytest.mark.parametrize("reopened", [False, True], ids=["one store", "another store"])
-def test_no_place_is_given_twice_when_the_line_was_set_back(
+def test_sequence_that_was_set_back_allocates_no_number_twice(
     mailbox: SqliteMailbox[int, Any], path: Path, reopened: bool, lost: bool
 ) -> None:
     big: SqliteMailbox[str, Any] = SqliteMailbox(path, "big", max_deliveries=1)

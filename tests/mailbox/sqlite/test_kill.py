@@ -104,7 +104,7 @@ def kill_once(path: Path, journal: Path, dice: random.Random, name: str) -> None
 
 
 @pytest.mark.parametrize("kills", [3, pytest.param(50, marks=pytest.mark.prove)])
-def test_what_was_sent_is_there_and_what_was_acknowledged_is_not(tmp_path: Path, kills: int) -> None:
+def test_killed_processes_lose_nothing_sent_and_redeliver_nothing_acknowledged(tmp_path: Path, kills: int) -> None:
     path, file = tmp_path / "mail.db", tmp_path / "journal"
     dice = random.Random(kills)
     for number in range(kills):

@@ -54,7 +54,7 @@ def mode_of(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_send_deletes_nothing_behind_a_link_that_somebody_has_put_in_place_of_the_folder(
+def test_send_deletes_nothing_behind_a_link_in_place_of_the_folder(
     path: Path, jobs: SqliteMailbox[str, None], tmp_path: Path
 ) -> None:
     treasure = tmp_path / "treasure"
@@ -159,7 +159,7 @@ def test_bell_is_in_the_users_runtime_folder_if_there_is_no_place_beside_the_fil
     assert list(runtime.glob("loopwarden-bells/*/*")) == []
 
 
-def test_close_ends_the_thread_of_a_bell_whose_socket_somebody_has_deleted(
+def test_close_ends_the_thread_of_a_notifier_whose_socket_was_deleted(
     path: Path, jobs: SqliteMailbox[str, None]
 ) -> None:
     listen(jobs)
@@ -205,7 +205,7 @@ def test_file_of_a_mailbox_is_for_its_user_alone_whatever_the_umask_is(path: Pat
 
 
 @pytest.mark.parametrize("suffix", ["lock", "mark"])
-def test_journal_follows_no_link_that_somebody_has_put_in_place_of_its_files(tmp_path: Path, suffix: str) -> None:
+def test_journal_follows_no_link_in_place_of_its_files(tmp_path: Path, suffix: str) -> None:
     target = tmp_path / "precious"
     target.write_text("content", encoding="utf-8")
     journal = tmp_path / "journal.db"

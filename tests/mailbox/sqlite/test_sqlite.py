@@ -26,7 +26,7 @@ class TestSqliteMailbox(MailboxContract):
     def make_mailbox(self, clock: FakeClock, name: str = "jobs", **options: Any) -> Mailbox[Any, Any]:
         return SqliteMailbox(self.path, name, clock=clock, **options)
 
-    def test_its_capabilities_are_pinned(self, mailbox: Mailbox[Any, Any]) -> None:
+    def test_sqlite_mailbox_has_all_capabilities(self, mailbox: Mailbox[Any, Any]) -> None:
         missing = {name for name in mailbox.capabilities.__slots__ if not getattr(mailbox.capabilities, name)}
 
         assert missing == set()
@@ -81,7 +81,7 @@ class TestSqliteMailbox(MailboxContract):
             assert database.execute("PRAGMA synchronous").fetchone() == (2,)
         jobs.close()
 
-    def test_many_acknowledged_by_a_generator_that_uses_the_mailbox_do_not_deadlock(self, clock: FakeClock) -> None:
+    def test_acknowledge_many_with_a_generator_that_uses_the_mailbox_does_not_deadlock(self, clock: FakeClock) -> None:
         jobs: SqliteMailbox[int, None] = SqliteMailbox(self.path, "jobs", clock=clock)
         jobs.send_many(range(3))
         received = jobs.receive(max_messages=3)

@@ -81,7 +81,7 @@ def test_an_interrupt_where_a_step_ends_leaves_the_file_to_the_others(
     assert can_write(path)
 
 
-def test_what_is_sent_is_there_if_only_the_end_of_its_step_was_interrupted(jobs: SqliteMailbox[str, Any]) -> None:
+def test_send_of_which_only_the_end_was_interrupted_is_stored(jobs: SqliteMailbox[str, Any]) -> None:
     with interrupted_at("Transaction.__exit__"):
         jobs.send_many(["first", "second"])
 

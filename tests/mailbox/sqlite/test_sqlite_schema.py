@@ -103,7 +103,7 @@ def test_a_file_with_our_tables_and_without_a_version_keeps_its_messages_and_get
 
 
 @pytest.mark.parametrize("attempt", range(5))
-def test_many_who_open_a_new_file_at_once_all_succeed(path: Path, attempt: int) -> None:
+def test_new_file_can_be_opened_by_many_threads_at_once(path: Path, attempt: int) -> None:
     many = 8
     together = threading.Barrier(many)
 

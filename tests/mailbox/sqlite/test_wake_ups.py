@@ -51,7 +51,7 @@ def test_a_stop_between_the_look_and_the_wait_is_not_lost() -> None:
 
 
 @pytest.mark.parametrize("block", range(4))
-def test_no_order_of_a_receive_and_a_stop_loses_the_stop(block: int) -> None:
+def test_token_stop_is_lost_in_no_order_with_a_receive(block: int) -> None:
     for seed in range(block * 50, block * 50 + 50):
         steps, mailbox = stepped()
         token = Token()
@@ -113,7 +113,7 @@ class Relay:
 
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("block", range(4))
-def test_no_order_of_two_receivers_and_two_senders_loses_a_message(block: int, batch: int) -> None:
+def test_messages_are_lost_in_no_order_of_two_receivers_and_two_senders(block: int, batch: int) -> None:
     for seed in range(block * 50, block * 50 + 50):
         steps, mailbox = stepped()
         relay = Relay(mailbox, 6, receivers=2)
@@ -170,7 +170,7 @@ def test_a_stop_of_one_receiver_leaves_the_other_asleep() -> None:
 
 
 @pytest.mark.parametrize("block", range(4))
-def test_in_no_order_does_the_stop_of_one_receiver_end_the_other(block: int) -> None:
+def test_token_stop_of_one_receiver_ends_the_other_in_no_order(block: int) -> None:
     for seed in range(block * 50, block * 50 + 50):
         steps, mailbox = stepped()
         stopped, other = Token(), Token()

@@ -107,7 +107,7 @@ MakeBox = Any  # Callable[..., Box]
 # In memory
 
 
-def test_a_lease_that_nobody_receives_after_ends_exactly_then(clock: FakeClock, box: MakeBox, start: Start) -> None:
+def test_a_lease_of_a_mailbox_without_receivers_ends_exactly_then(clock: FakeClock, box: MakeBox, start: Start) -> None:
     jobs: Box = box("jobs")
     jobs.receive(visibility_timeout=30)
     reaper = start(jobs)
@@ -136,7 +136,7 @@ def test_a_lease_that_may_be_given_again_is_brought_back_and_a_delay_ends(clock:
     assert jobs.store.queue.has_visible
 
 
-def test_it_sleeps_until_the_next_lease_ends_and_not_before(clock: FakeClock, box: MakeBox, start: Start) -> None:
+def test_reaper_sleeps_until_the_next_lease_ends(clock: FakeClock, box: MakeBox, start: Start) -> None:
     jobs: Box = box("jobs")
     jobs.receive(visibility_timeout=30)
     jobs.receive(visibility_timeout=50)
@@ -149,7 +149,7 @@ def test_it_sleeps_until_the_next_lease_ends_and_not_before(clock: FakeClock, bo
     assert (first, timers(clock)) == ([30.0], [20.0])
 
 
-def test_a_sooner_lease_that_is_taken_later_wakes_it(clock: FakeClock, box: MakeBox, start: Start) -> None:
+def test_a_lease_that_ends_sooner_wakes_the_reaper(clock: FakeClock, box: MakeBox, start: Start) -> None:
     jobs: Box = box("jobs")
     jobs.receive(visibility_timeout=30)
     reaper = start(jobs)
@@ -164,7 +164,7 @@ def test_a_sooner_lease_that_is_taken_later_wakes_it(clock: FakeClock, box: Make
     assert timers(clock) == [20.0]
 
 
-def test_a_later_lease_does_not_wake_it(clock: FakeClock, box: MakeBox, start: Start) -> None:
+def test_a_lease_that_ends_later_does_not_wake_the_reaper(clock: FakeClock, box: MakeBox, start: Start) -> None:
     jobs: Box = box("jobs")
     jobs.receive(visibility_timeout=10)
     reaper = start(jobs)
@@ -177,7 +177,9 @@ def test_a_later_lease_does_not_wake_it(clock: FakeClock, box: MakeBox, start: S
     assert timers(clock) == [10.0]
 
 
-def test_while_nothing_is_due_there_is_no_timer_and_nobody_looks(clock: FakeClock, box: MakeBox, start: Start) -> None:
+def test_reaper_has_no_timer_and_does_not_look_while_nothing_is_due(
+    clock: FakeClock, box: MakeBox, start: Start
+) -> None:
     jobs: Box = box("jobs")
     reaper = start(jobs)
 
@@ -187,9 +189,7 @@ def test_while_nothing_is_due_there_is_no_timer_and_nobody_looks(clock: FakeCloc
     assert reaper.rounds.empty()
 
 
-def test_what_was_acknowledged_costs_one_look_and_then_there_is_nothing_due(
-    clock: FakeClock, box: MakeBox, start: Start
-) -> None:
+def test_acknowledged_message_costs_the_reaper_one_look(clock: FakeClock, box: MakeBox, start: Start) -> None:
     jobs: Box = box("jobs")
     reaper = start(jobs)
     [message] = jobs.receive(visibility_timeout=30)
@@ -206,7 +206,7 @@ def test_what_was_acknowledged_costs_one_look_and_then_there_is_nothing_due(
 # Several mailboxes
 
 
-def test_each_of_several_mailboxes_has_its_own_time(clock: FakeClock, box: MakeBox, start: Start) -> None:
+def test_reaper_has_a_timer_for_each_of_its_mailboxes(clock: FakeClock, box: MakeBox, start: Start) -> None:
     first: Box = box("first")
     second: Box = box("second")
     first.receive(visibility_timeout=30)
@@ -263,7 +263,7 @@ def test_a_lease_that_ends_while_its_mailbox_is_being_reaped_is_not_forgotten(cl
     assert timers(clock) == [10.0]
 
 
-def test_two_reapers_on_one_mailbox_bring_a_message_back_once(clock: FakeClock, box: MakeBox, start: Start) -> None:
+def test_reapers_on_one_mailbox_return_a_message_once(clock: FakeClock, box: MakeBox, start: Start) -> None:
     jobs: Box = box("jobs")
     jobs.receive(visibility_timeout=30)
     first, second = start(jobs), start(jobs)
@@ -338,7 +338,7 @@ def test_a_mailbox_that_was_closed_is_forgotten_at_the_next_look(
     assert not helper.is_alive()
 
 
-def test_a_machine_without_a_thread_for_timers_does_not_end_it() -> None:
+def test_reaper_is_not_ended_by_a_machine_without_a_thread_for_timers() -> None:
     def refuse(name: str) -> None:
         if name == "loopwarden-timers":
             raise RuntimeError("can't start new thread")
@@ -355,7 +355,7 @@ def test_a_machine_without_a_thread_for_timers_does_not_end_it() -> None:
     ref.stop()
 
 
-def test_it_only_reaps(box: MakeBox, start: Start) -> None:
+def test_reaper_refuses_requests(box: MakeBox, start: Start) -> None:
     reaper = start(box("jobs"))
 
     with pytest.raises(UnsupportedRequestError, match="a reaper takes no requests"):
@@ -393,7 +393,9 @@ def test_a_mailbox_that_cannot_tell_of_a_sooner_lease_is_looked_at_every_few_sec
 # Ending
 
 
-def test_its_end_leaves_no_thread_no_timer_and_no_watcher(clock: FakeClock, box: MakeBox, start: Start) -> None:
+def test_reaper_leaves_no_thread_no_timer_and_no_watcher_at_its_end(
+    clock: FakeClock, box: MakeBox, start: Start
+) -> None:
     jobs: Box = box("jobs")
     jobs.receive(visibility_timeout=30)
     reaper = start(jobs)
@@ -405,7 +407,7 @@ def test_its_end_leaves_no_thread_no_timer_and_no_watcher(clock: FakeClock, box:
     assert jobs.store.queue.watchers == ()
 
 
-def test_it_ends_while_a_mailbox_hangs(clock: FakeClock, start: Start) -> None:
+def test_reaper_ends_while_a_mailbox_hangs(clock: FakeClock, start: Start) -> None:
     with Hold() as hold:
         reaper = start(HungBox(hold), rounds=0)
         hold.wait_reached()

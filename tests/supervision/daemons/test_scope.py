@@ -109,7 +109,7 @@ def test_daemons_start_in_order_and_stop_in_reverse() -> None:
     ]
 
 
-def test_each_has_ended_before_the_one_that_was_started_earlier_is_told() -> None:
+def test_daemon_has_ended_before_the_one_that_was_started_earlier_is_stopped() -> None:
     journal = Journal()
 
     with daemon_scope() as scope:
@@ -152,7 +152,7 @@ def test_a_function_gets_the_token_that_tells_it_to_stop() -> None:
     assert seen == [("before", False), ("waited", True), ("after", True)]
 
 
-def test_each_function_has_its_own_token() -> None:
+def test_functions_in_a_scope_have_tokens_of_their_own() -> None:
     tokens: list[Token] = []
 
     def daemon(token: Token) -> None:
@@ -220,7 +220,7 @@ def test_scope_that_a_daemon_of_its_own_shuts_down_waits_for_it_no_longer_than_t
 # Errors
 
 
-def test_what_the_body_raises_comes_through_alone_if_the_daemons_are_fine() -> None:
+def test_exception_of_the_body_is_raised_alone_if_no_daemon_has_failed() -> None:
     lines: list[str] = []
     scope = DaemonScope()
 
@@ -231,7 +231,7 @@ def test_what_the_body_raises_comes_through_alone_if_the_daemons_are_fine() -> N
     assert lines == ["daemon begins", "daemon ends"]
 
 
-def test_what_daemons_raise_is_one_group() -> None:
+def test_exceptions_of_daemons_are_one_group() -> None:
     def crash(token: Token) -> None:
         token.wait()
         raise KeyError("crashed")
@@ -255,7 +255,7 @@ def test_a_daemon_that_failed_long_before_is_not_forgotten() -> None:
 
 
 @pytest.mark.parametrize("make", [DaemonScope, daemon_scope], ids=["class", "function"])
-def test_what_the_body_and_the_daemons_raise_is_one_group(make: Callable[[], Any]) -> None:
+def test_exceptions_of_the_body_and_the_daemons_are_one_group(make: Callable[[], Any]) -> None:
     def crash(token: Token) -> None:
         token.wait()
         raise KeyError("crashed")
@@ -267,7 +267,7 @@ def test_what_the_body_and_the_daemons_raise_is_one_group(make: Callable[[], Any
     assert list(map(repr, raised.value.exceptions)) == ["ValueError('body')", "KeyError('crashed')"]
 
 
-def test_a_base_exception_of_a_daemon_is_in_the_group_and_ends_nobody_else() -> None:
+def test_a_base_exception_of_a_daemon_is_in_the_group_and_ends_no_other_daemon() -> None:
     def leave(token: Token) -> None:
         token.wait()
         raise SystemExit(3)
@@ -452,7 +452,7 @@ def test_scope_raises_what_its_body_raised_and_a_daemon_left_behind_as_one_group
         pytest.param(ProbeLoop(), id="loop"),
     ],
 )
-def test_what_is_no_daemon_is_refused_before_anything_starts(daemon: Any) -> None:
+def test_spawn_refuses_what_is_not_a_daemon_before_anything_starts(daemon: Any) -> None:
     with DaemonScope() as scope:
         with pytest.raises(TypeError, match=r"spawn\(\) takes an actor that is not started, or a function of a token"):
             scope.spawn(daemon)
@@ -460,7 +460,7 @@ def test_what_is_no_daemon_is_refused_before_anything_starts(daemon: Any) -> Non
         assert our_threads() == []
 
 
-def test_what_somebody_else_has_started_is_refused_and_left_alone() -> None:
+def test_spawn_refuses_an_actor_that_is_started_and_leaves_it_alone() -> None:
     actor = Noting("theirs", [])
     ref = actor.launch()
 
@@ -474,7 +474,7 @@ def test_what_somebody_else_has_started_is_refused_and_left_alone() -> None:
     ref.stop()
 
 
-def test_one_that_cannot_be_started_is_not_owned_and_the_next_can_be() -> None:
+def test_daemon_that_cannot_be_started_is_not_owned_and_the_next_can_be() -> None:
     lines: list[str] = []
     with DaemonScope() as scope:
         scope.spawn(Noting("before", lines))
@@ -489,7 +489,7 @@ def test_one_that_cannot_be_started_is_not_owned_and_the_next_can_be() -> None:
     assert lines == ["before begins", "after begins", "after ends", "before ends"]
 
 
-def test_one_that_cannot_be_started_stops_the_others_if_nobody_catches_it() -> None:
+def test_daemon_that_cannot_be_started_stops_the_others_if_its_error_is_not_caught() -> None:
     lines: list[str] = []
 
     with pytest.raises(StartFailed), DaemonScope() as scope:  # noqa: PT012  the block is under test
@@ -500,7 +500,7 @@ def test_one_that_cannot_be_started_stops_the_others_if_nobody_catches_it() -> N
 
 
 @pytest.mark.parametrize("thread", ["-control", "-worker"])
-def test_a_machine_without_threads_is_a_failure_to_start(thread: str) -> None:
+def test_spawn_without_a_thread_is_a_failed_start(thread: str) -> None:
     def refuse(name: str) -> None:
         if name == f"waits{thread}":
             raise RuntimeError("can't start new thread")
@@ -518,7 +518,7 @@ def test_a_machine_without_threads_is_a_failure_to_start(thread: str) -> None:
 # Again
 
 
-def test_a_second_shutdown_changes_nothing() -> None:
+def test_shutdown_all_again_changes_nothing() -> None:
     def crash(token: Token) -> None:
         token.wait()
         raise KeyError("crashed")
@@ -639,7 +639,7 @@ def test_scope_abandons_a_supervisor_with_a_child_that_hangs(clock: FakeClock) -
     jobs.close()
 
 
-def test_nothing_is_left_after_a_hundred_daemons() -> None:
+def test_scope_leaves_no_thread_after_a_hundred_daemons() -> None:
     started: Ticket[None] = Ticket()
     with daemon_scope() as scope:
         for number in range(100):

@@ -244,7 +244,7 @@ def test_the_message_is_handled_by_the_replacement_while_the_zombie_hangs_and_ac
     assert jobs.dead_letters.approximate_count() == 0
 
 
-def test_four_other_loops_finish_a_hundred_messages_each_meanwhile(
+def test_loops_beside_a_stalled_one_finish_a_hundred_messages_each(
     clock: FakeClock, jobs: Box, root: SupervisorRef
 ) -> None:
     jobs.send("stuck")
@@ -269,7 +269,7 @@ def test_four_other_loops_finish_a_hundred_messages_each_meanwhile(
             assert not hold.is_released
 
 
-def test_of_eight_workers_seven_go_on_and_the_loop_is_not_restarted(
+def test_workers_beside_a_stalled_one_go_on_and_the_loop_is_not_restarted(
     clock: FakeClock, jobs: Box, root: SupervisorRef
 ) -> None:
     jobs.send_many([*range(50), "stuck"])
@@ -320,7 +320,9 @@ def test_the_counts_of_a_loop_are_kept_when_a_worker_is_replaced(
             assert not hold.is_released
 
 
-def test_the_only_worker_is_replaced_by_a_restart_of_its_loop(clock: FakeClock, jobs: Box, root: SupervisorRef) -> None:
+def test_watchdog_replaces_the_only_worker_by_a_restart_of_its_loop(
+    clock: FakeClock, jobs: Box, root: SupervisorRef
+) -> None:
     jobs.send("stuck")
     with Hold() as hold:
         handler = Jobs(hold)
@@ -399,9 +401,7 @@ def test_a_handler_that_looks_whether_it_is_to_stop_lets_go_when_it_is_recalled(
         assert (health(loop).failed, health(loop).restarts) == (1, 0)
 
 
-def test_a_second_silence_of_the_same_worker_is_reported_again(
-    clock: FakeClock, jobs: Box, root: SupervisorRef
-) -> None:
+def test_watchdog_reports_a_second_silence_of_the_same_worker(clock: FakeClock, jobs: Box, root: SupervisorRef) -> None:
     jobs.send("long")
     beaten: Ticket[None] = Ticket()
     with Hold() as first, Hold() as second:
@@ -426,7 +426,7 @@ def test_a_second_silence_of_the_same_worker_is_reported_again(
             assert kinds(root, "one") == ["started", "stalled", "stalled"]
 
 
-def test_one_step_is_taken_at_a_time_even_if_the_watchdog_was_kept_from_looking(
+def test_watchdog_takes_one_step_at_a_time_even_if_it_was_kept_from_looking(
     clock: FakeClock, jobs: Box, root: SupervisorRef
 ) -> None:
     jobs.send("stuck")
@@ -630,7 +630,7 @@ def test_a_child_that_is_spawned_later_is_watched(clock: FakeClock, jobs: Box, r
         assert kinds(root, "late") == ["started", "stalled"]
 
 
-def test_a_loop_that_has_ended_is_nobodys_concern(clock: FakeClock, jobs: Box) -> None:
+def test_a_loop_that_has_ended_is_not_watched(clock: FakeClock, jobs: Box) -> None:
     loop = LoopActor.start(MailboxLoop(jobs, lambda message: None, clock=clock), "ended", clock=clock)
     stop(loop)
     with Watch(clock, loop) as watch:
@@ -758,7 +758,7 @@ def test_a_loop_whose_policy_is_exit_ends_the_process(
         pytest.param(720.0, 60.0, {"quick": StallPolicy(threshold=30.0)}, 3.0, id="a policy's threshold"),
     ],
 )
-def test_it_looks_at_least_ten_times_before_anything_counts_as_stalled(
+def test_watchdog_looks_at_least_ten_times_before_a_worker_counts_as_stalled(
     clock: FakeClock, threshold: float, interval: float, policies: dict[str, StallPolicy], expected: float
 ) -> None:
     with Watch(clock, stall_threshold=threshold, interval=interval, policies=policies) as watch:
@@ -780,7 +780,7 @@ def test_it_looks_at_least_ten_times_before_anything_counts_as_stalled(
     ],
     ids=str,
 )
-def test_a_setting_that_makes_no_sense_is_refused(options: dict[str, Any], culprit: str) -> None:
+def test_watchdog_refuses_a_setting_that_makes_no_sense(options: dict[str, Any], culprit: str) -> None:
     with pytest.raises(ValueError, match=culprit):
         WatchdogActor([], **options)
 
@@ -808,7 +808,7 @@ class Herd:
             hold.release()
 
 
-def test_as_many_zombies_as_allowed_are_no_reason_to_leave(clock: FakeClock, root: SupervisorRef) -> None:
+def test_zombies_up_to_the_limit_do_not_end_the_process(clock: FakeClock, root: SupervisorRef) -> None:
     with Herd(clock, root, 2), Watch(clock, root, max_zombies=2) as watch:
         watch.look(14)
 
@@ -823,7 +823,7 @@ def wait_no_zombies(root: SupervisorRef) -> int:
     return len(ZOMBIES)
 
 
-def test_one_zombie_too_many_ends_the_process_when_all_else_is_given_back(
+def test_zombies_over_the_limit_end_the_process_when_all_other_messages_are_returned(
     clock: FakeClock, jobs: Box, caplog: pytest.LogCaptureFixture
 ) -> None:
     root = Supervisor.start("root", clock=clock)
@@ -899,7 +899,7 @@ def test_a_zombie_that_ends_counts_no_more(clock: FakeClock, root: SupervisorRef
     assert wait_no_zombies(root) == 0
 
 
-def test_a_departure_happens_once(clock: FakeClock) -> None:
+def test_watchdog_ends_the_process_once(clock: FakeClock) -> None:
     codes: list[int] = []
     gone: Ticket[None] = Ticket()
 
@@ -934,7 +934,7 @@ def test_zombies_that_were_there_before_count_when_there_is_one_more(clock: Fake
 # Ending
 
 
-def test_its_end_leaves_no_thread_no_timer_and_no_listener(clock: FakeClock, jobs: Box) -> None:
+def test_watchdog_leaves_no_thread_no_timer_and_no_listener_at_its_end(clock: FakeClock, jobs: Box) -> None:
     loop = LoopActor.start(MailboxLoop(jobs, lambda message: None, clock=clock), "idle", clock=clock)
     before = ZOMBIES._listeners.copy()
     watch = Watch(clock, loop)
@@ -950,12 +950,12 @@ def test_its_end_leaves_no_thread_no_timer_and_no_listener(clock: FakeClock, job
     assert ZOMBIES._listeners == before == []
 
 
-def test_it_only_watches(clock: FakeClock) -> None:
+def test_watchdog_refuses_requests(clock: FakeClock) -> None:
     with Watch(clock) as watch, pytest.raises(UnsupportedRequestError, match="a watchdog takes no requests"):
         watch.ref.ask("something else")
 
 
-def test_it_forgets_workers_that_are_gone(clock: FakeClock, root: SupervisorRef) -> None:
+def test_watchdog_forgets_workers_that_are_gone(clock: FakeClock, root: SupervisorRef) -> None:
     with Watch(clock, root) as watch:
         for number in range(3):
             ref = root.spawn(spec(f"loop-{number}", lambda: Foreign(Heartbeat(clock))))
@@ -966,7 +966,7 @@ def test_it_forgets_workers_that_are_gone(clock: FakeClock, root: SupervisorRef)
         assert watch.actor._climbed == {}
 
 
-def test_a_machine_without_a_thread_for_timers_does_not_end_it(caplog: pytest.LogCaptureFixture) -> None:
+def test_watchdog_is_not_ended_by_a_machine_without_a_thread_for_timers(caplog: pytest.LogCaptureFixture) -> None:
     def refuse(name: str) -> None:
         if name == "loopwarden-timers":
             raise RuntimeError("can't start new thread")

@@ -130,7 +130,7 @@ def test_the_loops_of_a_nested_tree_are_told_in_start_order(factory: ChildFactor
         assert census.missing == ()
 
 
-def test_loops_that_are_nobodys_children_are_asked_themselves() -> None:
+def test_loops_without_a_supervisor_are_asked_themselves() -> None:
     refs = [LoopActor.start(ProbeLoop(), name=name) for name in ("first", "second")]
 
     census = count(*refs)
@@ -239,7 +239,7 @@ def test_a_supervisor_that_ends_while_it_is_asked_is_asked_again_as_what_it_is_t
     assert census.wait(PATIENCE) == Census((health("boss"),), ())
 
 
-def test_an_answer_that_is_no_health_is_none() -> None:
+def test_census_names_a_ref_as_missing_whose_answer_is_not_a_health_status() -> None:
     hold = Hold()
     hold.release()
     busy = Busy.start(hold)
@@ -250,22 +250,22 @@ def test_an_answer_that_is_no_health_is_none() -> None:
     assert census == Census((), (str(busy),))
 
 
-def test_nobody_is_asked_if_there_is_nobody() -> None:
+def test_census_of_no_refs_is_empty() -> None:
     assert count() == Census((), ())
 
 
-def test_a_single_ref_is_refused() -> None:
+def test_take_census_refuses_a_single_ref() -> None:
     with supervising() as supervisor, pytest.raises(TypeError, match="list of refs"):
         take_census(supervisor)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  what is tested
 
 
-def test_many_loops_are_told_within_one_deadline(factory: ChildFactory) -> None:
+def test_census_of_many_loops_is_taken_within_one_deadline(factory: ChildFactory) -> None:
     children = [f"loop-{number}" for number in range(100)]
     with supervising(children=factory.specs(*children)) as supervisor:
         assert names(count(supervisor)) == children
 
 
-def test_many_may_count_at_once(factory: ChildFactory) -> None:
+def test_census_can_be_taken_by_many_threads_at_once(factory: ChildFactory) -> None:
     with supervising(children=factory.specs("a", "b", "c")) as supervisor:
         counts = [in_background(lambda: count(supervisor)) for _ in range(20)]
 
@@ -288,7 +288,9 @@ def test_prober_says_started_for_ever_once_it_has(factory: ChildFactory, clock: 
         assert not prober.answer(Probe.READY).ok
 
 
-def test_if_nobody_is_watched_no_silence_is_too_long(jobs: InMemoryMailbox[Any, Any], clock: FakeClock) -> None:
+def test_prober_without_a_stall_threshold_takes_no_silence_for_too_long(
+    jobs: InMemoryMailbox[Any, Any], clock: FakeClock
+) -> None:
     jobs.send("long")
     with Hold() as hold:
         loop = ChildSpec(id="loop", start=lambda: MailboxLoop(jobs, hold, clock=clock))

@@ -106,7 +106,7 @@ def wait_for_those_that_are_answered(server: ProbeServer) -> None:
 
 @pytest.mark.parametrize("probe", Probe)
 @pytest.mark.parametrize(("answer", "status"), [(yes, 200), (no, 503)], ids=["yes", "no"])
-def test_each_probe_is_answered(probe: Probe, answer: Callable[[Probe], ProbeAnswer], status: int) -> None:
+def test_probe_server_answers_each_probe(probe: Probe, answer: Callable[[Probe], ProbeAnswer], status: int) -> None:
     with serving(answer) as server:
         got, headers, body = ask(server, f"/health/{probe}")
 
@@ -122,7 +122,7 @@ def test_the_body_is_one_line_of_json() -> None:
         assert ask(server)[2] == b'{"probe": "live", "ok": true, "reasons": [], "loops": 3}'
 
 
-def test_nobody_is_told_which_python_it_is() -> None:
+def test_probe_server_does_not_tell_the_version_of_python() -> None:
     with serving() as server:
         heads = [say(server, request) for request in (GET, b"GET / HTTP/1.0\r\n\r\n", b"?\r\n\r\n")]
 
@@ -139,14 +139,14 @@ def test_a_head_gets_the_head_of_what_a_get_gets() -> None:
     assert head.endswith(b"\r\n\r\n")
 
 
-def test_a_query_is_ignored() -> None:
+def test_probe_server_ignores_a_query() -> None:
     with serving() as server:
         assert ask(server, "/health/live?verbose=1")[0] == 200
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "POST"])
 @pytest.mark.parametrize("path", ["/", "/health", "/health/", "/health/live/", "/health/LIVE", "/metrics", "//x", "*"])
-def test_another_path_is_not_found(path: str, method: str) -> None:
+def test_probe_server_answers_another_path_with_404(path: str, method: str) -> None:
     with serving() as server:
         status, headers, body = ask(server, path, method)
 
@@ -156,7 +156,7 @@ def test_another_path_is_not_found(path: str, method: str) -> None:
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "get", "FOO"])
-def test_another_method_is_not_allowed(method: str) -> None:
+def test_probe_server_answers_another_method_with_405(method: str) -> None:
     with serving() as server:
         status, headers, _ = ask(server, method=method)
 
@@ -198,12 +198,12 @@ def test_a_careless_client_is_answered_all_the_same(request_: bytes) -> None:
         assert say(server, request_).startswith(b"HTTP/1.0 200 ")
 
 
-def test_one_request_is_answered_for_a_connection() -> None:
+def test_probe_server_answers_one_request_for_a_connection() -> None:
     with serving() as server:
         assert say(server, GET.replace(b"\r\n\r\n", b"\r\nConnection: keep-alive\r\n\r\n") * 2).count(b"HTTP/1.0") == 1
 
 
-def test_whatever_comes_is_answered_or_dropped_and_never_raises(
+def test_probe_server_answers_or_drops_any_request_and_never_raises(
     caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     line = st.sampled_from([b"GET", b"/health/live", b"HTTP/1.1", b" ", b"\r\n", b"\n", b":", b"\xff"]) | st.binary()
@@ -232,7 +232,7 @@ def test_a_normal_probe_leaves_no_trace(caplog: pytest.LogCaptureFixture, capfd:
 
 
 @pytest.mark.parametrize("error", [ValueError("broken"), SystemExit(3)], ids=["error", "exit"])
-def test_an_answer_that_raises_is_a_500_and_logged_each_time(
+def test_probe_whose_answer_raises_is_a_500_and_is_logged_each_time(
     error: BaseException, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def broken(probe: Probe) -> ProbeAnswer:
@@ -250,7 +250,7 @@ def test_an_answer_that_raises_is_a_500_and_logged_each_time(
     assert capfd.readouterr() == ("", "")
 
 
-def test_an_answer_that_is_none_is_a_500(caplog: pytest.LogCaptureFixture) -> None:
+def test_probe_whose_answer_is_none_is_a_500(caplog: pytest.LogCaptureFixture) -> None:
     with serving(lambda _: "yes") as server:  # type: ignore[arg-type, return-value]  # pyright: ignore[reportArgumentType]  what is tested
         assert ask(server)[0] == 500
 
@@ -473,7 +473,7 @@ def test_probe_server_rests_while_the_system_has_no_sockets_and_then_goes_on(
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1"])
-def test_it_listens_on_a_host_of_either_kind(host: str) -> None:
+def test_probe_server_listens_on_a_host_of_either_kind(host: str) -> None:
     try:
         with serving(host=host) as server:
             assert ask(server)[0] == 200
@@ -484,7 +484,7 @@ def test_it_listens_on_a_host_of_either_kind(host: str) -> None:
         pytest.skip(str(error))  # a machine without IPv6
 
 
-def test_it_listens_on_the_port_that_it_is_given() -> None:
+def test_probe_server_listens_on_the_port_that_it_is_given() -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -519,14 +519,14 @@ def test_a_host_that_is_not_of_this_machine_is_named(host: str) -> None:
         *(("max_connections", value) for value in (0, 1.5, None)),
     ],
 )
-def test_a_bad_value_is_refused_by_name(name: str, value: object) -> None:
+def test_probe_server_refuses_a_bad_value_by_name(name: str, value: object) -> None:
     options: dict[str, Any] = {"port": 0, name: value}
 
     with pytest.raises(ValueError, match=f"^{name} must be"):
         ProbeServer(yes, **options)
 
 
-def test_it_takes_connections_before_it_serves_and_answers_then() -> None:
+def test_probe_server_takes_connections_before_it_serves_and_answers_them_then() -> None:
     with DaemonScope(PATIENCE) as scope:
         server = ProbeServer(yes, port=0)
         with connect(server) as client:
@@ -621,7 +621,7 @@ def test_a_close_ends_it_and_closing_again_changes_nothing() -> None:
         connect(server)
 
 
-def test_what_was_closed_is_not_served() -> None:
+def test_probe_server_that_was_closed_does_not_serve() -> None:
     with ProbeServer(yes, port=0) as server:
         pass
 
@@ -631,7 +631,7 @@ def test_what_was_closed_is_not_served() -> None:
         connect(server)
 
 
-def test_it_is_served_once_only() -> None:
+def test_probe_server_can_be_served_only_once() -> None:
     with serving() as server:
         ask(server)
         with pytest.raises(RuntimeError, match="only once"):

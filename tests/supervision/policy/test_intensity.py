@@ -42,15 +42,15 @@ def test_restarts_that_are_few_enough_are_all_allowed(intensity: int | None, per
         pytest.param(5, 30, [0, 6, 12, 18, 24, 30], id="5-in-30-every-six"),
     ],
 )
-def test_the_last_is_one_too_many(intensity: int, period: float, times: list[float]) -> None:
+def test_admit_refuses_one_restart_too_many(intensity: int, period: float, times: list[float]) -> None:
     assert admitted(times, intensity, period) == [True] * (len(times) - 1) + [False]
 
 
-def test_for_ever_remembers_nothing() -> None:
+def test_admit_without_an_intensity_remembers_nothing() -> None:
     assert admit((), 0.0, None, 5.0) == ()
 
 
-def test_what_is_too_old_is_forgotten() -> None:
+def test_admit_forgets_restarts_that_are_too_old() -> None:
     assert admit((0.0, 1.0, 2.0), 6.5, intensity=3, period=5.0) == (2.0, 6.5)
 
 
@@ -75,7 +75,7 @@ def naive(times: list[int], intensity: int, period: int) -> list[bool]:
     intensity=st.integers(0, 6),
     period=st.integers(1, 12),
 )
-def test_any_sequence_is_judged_as_erlang_judges_it(gaps: list[int], intensity: int, period: int) -> None:
+def test_admit_judges_any_sequence_as_erlang_does(gaps: list[int], intensity: int, period: int) -> None:
     times = [sum(gaps[: i + 1]) for i in range(len(gaps))]
 
     assert admitted([float(t) for t in times], intensity, period) == naive(times, intensity, period)

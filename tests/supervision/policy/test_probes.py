@@ -120,7 +120,7 @@ def test_silence_that_has_another_reason_does_not_make_it_dead(status: HealthSta
     expect(judge(Probe.LIVE, status), None)
 
 
-def test_a_broker_that_is_away_for_one_worker_does_not_excuse_another_that_hangs() -> None:
+def test_a_mailbox_that_is_unavailable_for_one_worker_does_not_excuse_another_that_hangs() -> None:
     workers = (worker(7, activity=Activity.DEGRADED, activity_since=NOW), worker(8, silent_for=13.0))
 
     answer = judge(Probe.LIVE, loop(activity=Activity.DEGRADED, activity_since=NOW, workers=workers))
@@ -128,13 +128,13 @@ def test_a_broker_that_is_away_for_one_worker_does_not_excuse_another_that_hangs
     assert answer.reasons == ("loop 'mail': worker 8 has given no sign of life for 13.0 s",)
 
 
-def test_a_broker_that_is_away_since_nobody_knows_when_is_away() -> None:
+def test_a_mailbox_that_is_unavailable_since_an_unknown_time_is_unavailable() -> None:
     expect(
         judge(Probe.READY, loop(activity=Activity.DEGRADED)), "loop 'mail': its mailbox has been unavailable for 0.0 s"
     )
 
 
-def test_each_loop_is_judged_by_its_own_policy() -> None:
+def test_probe_judges_a_loop_by_its_own_policy() -> None:
     patient = {"mail": StallPolicy(threshold=100.0)}
 
     expect(judge(Probe.LIVE, silent(129.9), policies=patient), None)
@@ -143,7 +143,7 @@ def test_each_loop_is_judged_by_its_own_policy() -> None:
 
 
 @pytest.mark.parametrize("probe", Probe)
-def test_nobody_to_ask_is_no_reason_to_say_no(probe: Probe) -> None:
+def test_probe_succeeds_if_there_are_no_loops(probe: Probe) -> None:
     assert judge(probe) == ProbeAnswer(probe=probe, ok=True, reasons=(), loops=0)
 
 
@@ -157,7 +157,9 @@ def test_a_shutdown_only_makes_it_unready(probe: str, reasons: Sequence[str]) ->
     ("probe", "is_closing", "ok"),
     [("live", False, True), ("ready", False, False), ("startup", False, False), ("startup", True, True)],
 )
-def test_who_does_not_tell_is_neither_ready_nor_started_but_not_dead(probe: str, is_closing: bool, ok: bool) -> None:
+def test_loop_that_does_not_answer_is_neither_ready_nor_started_but_live(
+    probe: str, is_closing: bool, ok: bool
+) -> None:
     answer = judge(Probe(probe), loop(), missing=["resize"], is_closing=is_closing)
 
     assert answer.ok is ok
@@ -175,13 +177,13 @@ def test_every_loop_that_is_in_the_way_is_named_in_order() -> None:
     )
 
 
-def test_what_a_loop_died_of_is_not_told_to_whoever_asks() -> None:
+def test_probe_answer_does_not_contain_the_error_of_a_loop() -> None:
     answer = judge(Probe.READY, loop(state=LoopState.FAILED, error="Boom('password')", last_error="Boom('password')"))
 
     assert "password" not in str(answer)
 
 
-def test_an_answer_cannot_be_changed_and_has_a_wire_form() -> None:
+def test_probe_answer_cannot_be_changed_and_has_a_wire_form() -> None:
     answer = judge(Probe.READY, loop())
 
     with pytest.raises(ValidationError):

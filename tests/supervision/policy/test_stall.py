@@ -51,14 +51,14 @@ STEPS: dict[Last, list[StallAction]] = {
         pytest.param("exit", R.EXIT, 1e9, R.NONE, id="exit-exited"),
     ],
 )
-def test_the_next_step_follows_from_policy_last_step_and_silence(
+def test_next_action_follows_from_policy_last_step_and_silence(
     last: Last, done: StallAction, silent_for: float, expected: StallAction
 ) -> None:
     assert next_action(done, silent_for, StallPolicy(threshold=10.0, last=last)) is expected
 
 
 @pytest.mark.parametrize("last", STEPS)
-def test_one_step_is_taken_at_a_time_however_long_nobody_has_looked(last: Last) -> None:
+def test_next_action_is_one_step_at_a_time_however_long_the_silence(last: Last) -> None:
     policy = StallPolicy(threshold=10.0, last=last)
     taken: list[StallAction] = []
 
@@ -83,7 +83,7 @@ def climb(silences: Sequence[float], policy: StallPolicy) -> list[tuple[float, S
     threshold=st.floats(0.01, 500),
     last=st.sampled_from(sorted(STEPS)),
 )
-def test_no_step_is_skipped_or_repeated_or_taken_before_its_time(
+def test_next_action_skips_and_repeats_no_step_and_takes_none_before_its_time(
     silences: list[float], threshold: float, last: Last
 ) -> None:
     policy = StallPolicy(threshold=threshold, last=last)

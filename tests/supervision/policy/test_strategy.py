@@ -29,5 +29,5 @@ def test_affected_siblings_are_in_start_order(strategy: Strategy, failed: str, e
 
 
 @pytest.mark.parametrize("strategy", ["one_for_one", "rest_for_one", "one_for_all"])
-def test_an_only_child_drags_nobody_along(strategy: Strategy) -> None:
+def test_an_only_child_has_no_affected_siblings(strategy: Strategy) -> None:
     assert list(affected_siblings(strategy, ["a"], "a")) == []

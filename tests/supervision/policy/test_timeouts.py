@@ -49,7 +49,7 @@ class TestFields:
         "bad", ["5", True, math.nan, math.inf, -math.inf, 10**400, [5]], ids=lambda bad: repr(bad)[:5]
     )
     @pytest.mark.parametrize("field", [*FIELDS, "drain_timeout_seconds"])
-    def test_what_is_no_number_of_seconds_is_refused(self, field: str, bad: object) -> None:
+    def test_timeouts_refuse_what_is_not_a_number_of_seconds(self, field: str, bad: object) -> None:
         with pytest.raises(ValidationError, match=rf"(?m)^{field}$"):
             timeouts(**{field: bad})
 
@@ -72,7 +72,7 @@ class TestFields:
         ],
         ids=str,
     )
-    def test_a_value_out_of_its_range_is_refused(self, field: str, value: object) -> None:
+    def test_timeouts_refuse_a_value_out_of_its_range(self, field: str, value: object) -> None:
         with pytest.raises(ValidationError, match=rf"(?m)^{field}$"):
             timeouts(**{field: value})
 
@@ -93,16 +93,16 @@ class TestFields:
         ],
         ids=str,
     )
-    def test_a_value_in_its_range_is_taken(self, field: str, value: object) -> None:
+    def test_timeouts_take_a_value_in_its_range(self, field: str, value: object) -> None:
         assert getattr(timeouts(**{field: value}), field) == value
 
-    def test_they_do_not_change(self) -> None:
+    def test_timeouts_do_not_change(self) -> None:
         its = Timeouts()
 
         with pytest.raises(ValidationError):
             its.grace = 90  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]  the mistake to be refused
 
-    def test_they_are_data(self) -> None:
+    def test_timeouts_are_data(self) -> None:
         its = Timeouts(shutdown_timeout=60, drain_timeout=0.2, grace=90)
 
         assert timeouts(**its.model_dump()) == its
@@ -149,14 +149,14 @@ class TestDrain:
         assert its.warnings == (warning,)
         assert warning.endswith(f"so {its.drain_timeout:g} is used")
 
-    def test_it_has_the_name_of_the_settings_as_well(self) -> None:
+    def test_drain_timeout_has_the_name_of_the_settings_as_well(self) -> None:
         assert timeouts(drain_timeout_seconds=12).drain_timeout == 12
 
     def test_a_drain_of_less_than_no_time_is_refused(self) -> None:
         with pytest.raises(ValidationError, match=r"drain_timeout\n.*greater than or equal to 0"):
             Timeouts(drain_timeout=-5)
 
-    def test_it_is_given_once(self) -> None:
+    def test_drain_timeout_is_given_once(self) -> None:
         with pytest.raises(ValidationError, match="drain_timeout_seconds"):
             timeouts(drain_timeout=12, drain_timeout_seconds=12)
 
@@ -180,7 +180,7 @@ class TestRefusals:
         assert text.startswith(f"grace {grace} is shorter than shutdown_timeout 30, so the process would be killed")
         assert text.endswith("raise grace or lower shutdown_timeout")
 
-    def test_all_that_is_impossible_is_told_at_once(self) -> None:
+    def test_timeouts_tell_of_all_that_is_impossible_at_once(self) -> None:
         text = refusal(shutdown_timeout=40, drain_timeout=60, grace=20)
 
         assert "drain_timeout 60 is part of shutdown_timeout 40" in text
@@ -244,7 +244,7 @@ class TestWarnings:
             ),
         ],
     )
-    def test_what_is_doubtful_is_told_in_a_sentence(self, fields: dict[str, Any], warning: str) -> None:
+    def test_warnings_tell_of_a_doubtful_time_out_in_a_sentence(self, fields: dict[str, Any], warning: str) -> None:
         assert timeouts(**fields).warnings == (warning,)
 
     @pytest.mark.parametrize(
@@ -260,10 +260,10 @@ class TestWarnings:
             pytest.param({"grace": 35}, id="grace"),
         ],
     )
-    def test_what_just_suffices_is_not_doubtful(self, fields: dict[str, Any]) -> None:
+    def test_warnings_are_empty_if_time_outs_just_suffice(self, fields: dict[str, Any]) -> None:
         assert timeouts(**fields).warnings == ()
 
-    def test_all_that_is_doubtful_is_told(self) -> None:
+    def test_warnings_tell_of_all_doubtful_time_outs(self) -> None:
         its = Timeouts(
             drain_timeout=0, visibility_timeout=5, longest_handler=60, stall_threshold=60, shutdown_timeout=20, grace=20
         )
@@ -276,7 +276,7 @@ class TestWarnings:
             "grace",
         ]
 
-    def test_they_are_logged_each_for_itself(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_warnings_are_logged_each_in_a_record_of_its_own(self, caplog: pytest.LogCaptureFixture) -> None:
         its = Timeouts(longest_handler=25, grace=30)
 
         with caplog.at_level(logging.WARNING, logger="loopwarden"):
@@ -362,7 +362,7 @@ def test_timeouts_refuse_by_naming_both_fields_with_their_values(budget: float, 
     assert (too_short in text) == (grace < budget)
 
 
-def test_the_largest_numbers_are_no_trouble() -> None:
+def test_timeouts_take_the_largest_numbers() -> None:
     most = sys.float_info.max
 
     its = Timeouts(shutdown_timeout=most, longest_handler=most, grace=most, stall_threshold=most)

@@ -50,7 +50,9 @@ def test_a_verdict_follows_from_restart_type_and_reason(
         pytest.param("temporary", "escalate", V.ESCALATE, id="temporary-escalate"),
     ],
 )
-def test_a_decision_about_the_error_comes_first(restart: Restart, decision: Decision, expected: Verdict) -> None:
+def test_judge_lets_the_decision_about_an_error_come_first(
+    restart: Restart, decision: Decision, expected: Verdict
+) -> None:
     ended = ChildExit(R.ERROR, KeyError("k"))
 
     assert judge(restart, ended, {KeyError: decision}) is expected
@@ -65,7 +67,7 @@ def test_a_decision_about_the_error_comes_first(restart: Restart, decision: Deci
         pytest.param(SystemExit(), V.RESTART, id="no-base"),
     ],
 )
-def test_the_nearest_class_decides(error: BaseException, expected: Verdict) -> None:
+def test_judge_goes_by_the_nearest_class(error: BaseException, expected: Verdict) -> None:
     decide: dict[type[BaseException], Decision] = {Exception: "restart", LookupError: "escalate", KeyError: "stop"}
 
     assert judge("permanent", ChildExit(R.ERROR, error), decide) is expected

@@ -154,7 +154,7 @@ def defaults(function: Callable[..., object]) -> dict[str, Any]:
     }
 
 
-def test_it_is_made_as_the_specification_says() -> None:
+def test_loop_group_is_made_as_the_specification_says() -> None:
     assert defaults(LoopGroup) == {
         "loops": inspect.Parameter.empty,
         "shutdown_timeout": 30.0,
@@ -173,14 +173,16 @@ def test_it_is_made_as_the_specification_says() -> None:
     ],
     ids=["group-run", "group-shutdown", "loop-run", "loop-shutdown"],
 )
-def test_it_is_called_as_the_specification_says(method: Callable[..., object], expected: dict[str, Any]) -> None:
+def test_loop_group_is_called_as_the_specification_says(
+    method: Callable[..., object], expected: dict[str, Any]
+) -> None:
     kinds = {each.kind for name, each in inspect.signature(method).parameters.items() if name != "self"}
 
     assert defaults(method) == expected
     assert kinds == {inspect.Parameter.KEYWORD_ONLY}
 
 
-def test_it_keeps_what_it_was_made_with() -> None:
+def test_loop_group_keeps_what_it_was_made_with() -> None:
     loops = [ProbeLoop(), ProbeLoop()]
 
     group = LoopGroup(loops, 10.0, None, None)
@@ -190,13 +192,13 @@ def test_it_keeps_what_it_was_made_with() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 2], ids=["none", "one twice"])
-def test_no_loop_and_one_that_is_there_twice_are_refused(count: int) -> None:
+def test_loop_group_refuses_no_loops_and_a_loop_that_is_there_twice(count: int) -> None:
     with pytest.raises(ValueError, match="each of them once"):
         LoopGroup(loops=[ProbeLoop()] * count)
 
 
 @pytest.mark.parametrize("loop", [ProbeLoop, object(), None], ids=["a class", "no run()", "nothing"])
-def test_what_is_no_loop_is_refused_before_anything_runs(loop: Any) -> None:
+def test_loop_group_refuses_what_is_not_a_loop_before_anything_runs(loop: Any) -> None:
     with pytest.raises(TypeError, match="loop must"):
         LoopGroup(loops=[ProbeLoop(), loop])
 
@@ -214,7 +216,7 @@ def test_the_options_of_run_are_handed_to_each_loop() -> None:
     assert third.options == {"wait_time_seconds": 5}
 
 
-def test_without_options_a_loop_is_run_with_the_defaults_of_the_specification() -> None:
+def test_run_without_options_has_the_defaults_of_the_specification() -> None:
     loop = AskedAsRunnable()
 
     LoopGroup(loops=[loop]).run(install_signals=False)
@@ -279,7 +281,7 @@ def test_a_loop_whose_iterations_are_over_ends_by_itself(jobs: Box, clock: FakeC
     assert [message.body for message in jobs.receive(max_messages=10)] == ["third"]
 
 
-def test_it_runs_once_only() -> None:
+def test_loop_group_runs_only_once() -> None:
     loop = ProbeLoop()
     with running(loop) as its:
         loop.entered.wait(timeout=60)
@@ -327,7 +329,7 @@ def test_the_crash_of_the_second_loop_is_seen_while_the_first_goes_on_polling() 
         assert not first.running
 
 
-def test_all_failures_of_a_group_are_raised_as_one() -> None:
+def test_failures_of_a_group_are_raised_as_one() -> None:
     first_error, second_error = Boom("the first"), SystemExit("the second")
     with Hold() as hold:
         first, second = ProbeLoop(), ProbeLoop()
@@ -349,7 +351,7 @@ def test_all_failures_of_a_group_are_raised_as_one() -> None:
     assert raised.value.exceptions == (second_error, first_error)
 
 
-def test_after_a_failure_shutdown_says_that_not_all_ended_cleanly() -> None:
+def test_shutdown_after_a_failure_says_that_not_all_ended_cleanly() -> None:
     first, second = ProbeLoop(), ProbeLoop()
     with running(first, second) as its:
         wait_all([first.entered, second.entered], timeout=60)
@@ -587,7 +589,7 @@ def test_loop_group_takes_another_time_out_for_a_shutdown(clock: FakeClock) -> N
 # The block
 
 
-def test_after_the_block_all_loops_have_stopped_also_if_it_raised() -> None:
+def test_loops_have_stopped_after_the_block_even_if_it_raised() -> None:
     loops = [ProbeLoop(), ProbeLoop()]
     group = LoopGroup(loops=loops)
 
@@ -649,7 +651,7 @@ def test_loop_group_finds_a_loop_that_hangs_and_ends_with_an_error(jobs: Box, cl
 
 
 @pytest.mark.parametrize(("options", "is_there"), [({}, True), ({"watchdog_threshold": None}, False)])
-def test_there_is_a_watchdog_unless_nobody_is_to_be_watched(options: dict[str, Any], is_there: bool) -> None:
+def test_watchdog_is_there_unless_the_threshold_is_none(options: dict[str, Any], is_there: bool) -> None:
     threads: list[str] = []
     loop = ProbeLoop()
     loop.post(loop.shutdown_nowait)
@@ -723,7 +725,7 @@ def test_loop_group_says_how_many_messages_are_in_hand(clock: FakeClock) -> None
     assert (its.group.pending_message_count, its.group.shutdown_ready()) == (0, True)
 
 
-def test_the_time_outs_of_run_are_those_that_are_checked(caplog: pytest.LogCaptureFixture) -> None:
+def test_time_outs_of_run_are_those_that_are_checked(caplog: pytest.LogCaptureFixture) -> None:
     first, second = ProbeLoop(), ProbeLoop()
     first.post(first.shutdown_nowait)
     second.post(second.shutdown_nowait)

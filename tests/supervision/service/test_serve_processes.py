@@ -227,7 +227,7 @@ def modules_that_make_locks() -> set[str]:
 
 
 @pytest.mark.timeout(900)  # two hundred rounds, each a tree of its own
-def test_serve_hears_a_signal_while_any_lock_of_ours_is_held_and_deadlocks_nobody(path: Path) -> None:
+def test_serve_hears_a_signal_while_any_lock_of_ours_is_held_without_a_deadlock(path: Path) -> None:
     with Program("holds_locks", path) as program:
         rounds = [round_ for line in program.lines() if "begins" not in (round_ := json.loads(line))]
 

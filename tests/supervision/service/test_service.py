@@ -75,7 +75,7 @@ def test_exit_code_tells_of_a_shutdown_that_took_longer_than_its_budget(overtime
     assert exit_code_of((), gave_up=False, in_time=True, overtime=overtime) is code
 
 
-def test_what_is_in_hand_completes_and_the_rest_goes_back_in_its_order(clock: FakeClock, jobs: Box) -> None:
+def test_message_in_hand_completes_and_the_unstarted_go_back_in_their_order(clock: FakeClock, jobs: Box) -> None:
     jobs.send_many(list(range(10)))
     with Hold() as hold:
         service, returned = serving(clock, spec(jobs, hold, clock, prefetch=10))
@@ -245,7 +245,7 @@ def test_service_ends_in_time_while_the_first_factory_is_held(clock: FakeClock) 
         assert (report.exit_code, [loop.path for loop in report.loops]) == (ExitCode.DRAIN_TIMED_OUT, ["slow"])
 
 
-def test_service_starts_nobody_again_while_the_tree_is_drained(clock: FakeClock, jobs: Box) -> None:
+def test_service_restarts_no_child_while_the_tree_is_drained(clock: FakeClock, jobs: Box) -> None:
     other: Box = InMemoryMailbox("other", clock=clock)
     jobs.send("long")
     other.send("dies")
@@ -327,7 +327,7 @@ def test_service_gives_up_a_loop_below_in_time_too(clock: FakeClock, jobs: Box) 
         assert (loop.path, loop.abandoned) == ("inner/loop", True)
 
 
-def test_other_peoples_loops_are_stopped_at_once_because_they_cannot_be_paused(clock: FakeClock, jobs: Box) -> None:
+def test_foreign_loops_are_stopped_at_once_because_they_cannot_be_paused(clock: FakeClock, jobs: Box) -> None:
     factory = ChildFactory()
     jobs.send("long")
     with Hold() as hold:
@@ -459,7 +459,7 @@ def test_a_mailbox_that_cannot_be_closed_is_told(clock: FakeClock, jobs: Box) ->
 
 
 @pytest.mark.parametrize("timeout", [-1, float("nan"), float("inf"), "5", True], ids=str)
-def test_a_time_that_is_none_is_refused_by_name(clock: FakeClock, timeout: Any) -> None:
+def test_shut_down_refuses_a_bad_time_out_by_name(clock: FakeClock, timeout: Any) -> None:
     service = Service(Supervisor("tree", clock=clock), signals=(), clock=clock)
 
     with pytest.raises(ValueError, match="timeout must be a number of seconds from 0 on"):
@@ -479,7 +479,7 @@ def test_service_wakes_for_the_signals_of_others_and_goes_on(clock: FakeClock, j
     assert returned.wait(60).exit_code is ExitCode.OK
 
 
-def test_only_a_tree_can_be_served() -> None:
+def test_service_refuses_what_is_not_a_tree() -> None:
     with pytest.raises(TypeError, match="tree must be a Supervisor or its ref, got 'tree'"):
         Service("tree")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  a caller without types
 
@@ -495,7 +495,7 @@ def test_only_a_tree_can_be_served() -> None:
         ({"pools": [3]}, "pools must have a close method, got 3 among them"),
     ],
 )
-def test_what_it_cannot_run_with_is_refused_in_one_sentence(options: dict[str, Any], sentence: str) -> None:
+def test_service_refuses_a_bad_argument_in_one_sentence(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises((TypeError, ValueError), match=f"^{sentence}$"):
         Service(Supervisor("tree"), **options)
 

@@ -104,7 +104,7 @@ def test_shutdown_does_not_tell_a_message_that_the_store_did_not_take_as_done(
     assert [fate.fate for fate in ended.wait(60).fates] == ["extended"]
 
 
-def test_who_has_not_ended_is_not_told_as_ended_cleanly(jobs: Box, clock: FakeClock) -> None:
+def test_child_that_has_not_ended_is_not_reported_as_clean(jobs: Box, clock: FakeClock) -> None:
     message_id = jobs.send("in hand")
     with Hold() as hold, supervising(clock=clock, children=[spec(jobs, hold, clock)]) as supervisor, hold:
         hold.wait_reached()
@@ -136,7 +136,7 @@ def test_service_that_is_cut_short_gives_up_an_actor_that_hangs(clock: FakeClock
         assert (report.exit_code, service.ref.is_alive()) == (ExitCode.DRAIN_TIMED_OUT, False)
 
 
-def test_nothing_can_be_resumed_once_the_shutdown_has_begun(jobs: Box, clock: FakeClock) -> None:
+def test_resume_request_is_refused_once_the_shutdown_has_begun(jobs: Box, clock: FakeClock) -> None:
     jobs.send("in hand")
     with Hold() as hold:
         service, returned = serving(clock, spec(jobs, hold, clock))
@@ -233,7 +233,7 @@ def test_signals_are_as_before_when_a_group_has_run() -> None:
     assert ShutdownCoordinator.get() is None
 
 
-def test_a_coordinator_of_somebody_else_stays_when_a_group_has_run() -> None:
+def test_a_coordinator_that_was_installed_before_stays_when_a_group_has_run() -> None:
     coordinator = ShutdownCoordinator.install()
     loop = ProbeLoop()
     loop.post(loop.shutdown_nowait)
@@ -260,7 +260,7 @@ def test_a_loop_that_dies_in_the_drain_has_nothing_in_hand(jobs: Box, clock: Fak
     assert report.counts == {"returned": 1}
 
 
-def test_what_an_earlier_pause_gave_back_is_no_fate_of_the_shutdown(jobs: Box, clock: FakeClock) -> None:
+def test_messages_that_an_earlier_pause_returned_are_no_fate_of_the_shutdown(jobs: Box, clock: FakeClock) -> None:
     jobs.send_many(["first", "second"])
     with Hold() as hold:
         service, returned = serving(

@@ -97,7 +97,7 @@ def test_signals_are_heard_in_order_on_a_thread_of_their_own() -> None:
     assert threading.get_ident() not in threads
 
 
-def test_everything_is_as_before_when_it_is_closed() -> None:
+def test_close_of_a_relay_puts_handlers_and_descriptor_back() -> None:
     seen: list[int] = []
 
     def mine(number: int, _frame: FrameType | None) -> None:
@@ -143,7 +143,7 @@ def test_a_callback_that_raises_does_not_end_it(caplog: pytest.LogCaptureFixture
     assert "told to" in caplog.text
 
 
-def test_off_the_main_thread_it_warns_and_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+def test_relay_off_the_main_thread_warns_and_goes_on(caplog: pytest.LogCaptureFixture) -> None:
     before = signal.getsignal(signal.SIGUSR1)
     opened: Ticket[bool] = Ticket()
 
@@ -158,7 +158,7 @@ def test_off_the_main_thread_it_warns_and_goes_on(caplog: pytest.LogCaptureFixtu
     assert signal.getsignal(signal.SIGUSR1) is before
 
 
-def test_without_a_thread_for_it_nothing_is_changed() -> None:
+def test_relay_without_a_thread_changes_nothing() -> None:
     def refuse(name: str) -> None:
         raise RuntimeError("can't start new thread")
 
@@ -261,7 +261,7 @@ def test_a_callback_that_raises_does_not_keep_the_others_from_being_called(caplo
     assert "told to" in caplog.text
 
 
-def test_there_is_one_coordinator_until_it_is_reset() -> None:
+def test_coordinator_is_the_same_until_it_is_reset() -> None:
     assert ShutdownCoordinator.get() is None
     before = signal.getsignal(signal.SIGTERM)
 
@@ -276,12 +276,12 @@ def test_there_is_one_coordinator_until_it_is_reset() -> None:
 
 
 @pytest.mark.parametrize("bad", ["SIGTERM", 0, signal.SIGKILL, signal.SIGSTOP], ids=repr)
-def test_what_no_process_can_hear_is_refused_by_name(bad: Any) -> None:
+def test_relay_refuses_a_signal_that_no_process_can_handle_by_name(bad: Any) -> None:
     with pytest.raises(ValueError, match=rf"signals must .* such as signal\.SIGTERM, got {bad!r} among them"):
         SignalRelay(print, [signal.SIGTERM, bad])
 
 
-def test_what_cannot_be_called_is_not_registered() -> None:
+def test_register_refuses_what_is_not_callable() -> None:
     coordinator = ShutdownCoordinator()
 
     with pytest.raises(TypeError, match=r"register\(\) takes a callable, got 3"):
@@ -307,7 +307,7 @@ def test_a_forked_child_hears_its_own_signals_and_the_parent_none_of_them() -> N
     assert ended.stdout.split("\n") == [str(-signal.SIGTERM), "[]", ""]
 
 
-def test_what_somebody_else_has_installed_meanwhile_stays(caplog: pytest.LogCaptureFixture) -> None:
+def test_handler_and_descriptor_of_other_code_stay_when_a_relay_is_closed(caplog: pytest.LogCaptureFixture) -> None:
     near, far = socket.socketpair()
     far.settimeout(0)
     handler = signal.getsignal(signal.SIGUSR1)
@@ -366,7 +366,7 @@ def test_shutdown_coordinator_cannot_be_reset_off_the_main_thread_and_stays_open
 
 
 @pytest.mark.parametrize("who", ["the handler", "the relay"])
-def test_the_third_signal_is_acted_on_by_whoever_sees_it_first(who: str) -> None:
+def test_the_third_signal_is_acted_on_by_handler_or_relay_whichever_is_first(who: str) -> None:
     left: Ticket[int] = Ticket()
     relay = SignalRelay(print, [signal.SIGUSR1], leave=lambda code: write(left, code))
     act = partial(relay._handle, signal.SIGUSR1, None) if who == "the handler" else partial(relay._hear, signal.SIGUSR1)
@@ -378,7 +378,7 @@ def test_the_third_signal_is_acted_on_by_whoever_sees_it_first(who: str) -> None
     assert (was_left, left.wait(0)) == (False, 128 + signal.SIGUSR1)
 
 
-def test_other_signals_are_told_too_so_that_whoever_blocks_the_main_thread_can_let_their_handlers_run() -> None:
+def test_relay_calls_others_for_signals_of_other_handlers() -> None:
     told: Ticket[None] = Ticket()
 
     def theirs(_number: int, _frame: FrameType | None) -> None:

@@ -94,7 +94,7 @@ def test_a_stream_of_events_ends_with_its_supervisor() -> None:
         stream.get()
 
 
-def test_whoever_waits_for_an_event_is_told_what_came_instead() -> None:
+def test_wait_for_an_event_that_does_not_come_tells_what_came_instead() -> None:
     factory = ChildFactory()
     with supervising() as supervisor:
         stream = supervisor.subscribe()
@@ -106,7 +106,7 @@ def test_whoever_waits_for_an_event_is_told_what_came_instead() -> None:
             stream.wait_for("exitted")
 
 
-def test_whoever_waits_for_the_end_is_told_who_has_not_ended() -> None:
+def test_wait_of_a_supervisor_names_it_if_it_has_not_ended() -> None:
     with supervising() as supervisor, pytest.raises(TicketTimeoutError, match="'boss', which has not ended"):
         supervisor.wait(timeout=0.05)
 
@@ -214,7 +214,7 @@ def test_a_back_off_that_makes_no_sense_is_refused_where_it_is_made(mistake: Any
         mistake()
 
 
-def test_what_takes_a_list_says_so_when_it_gets_a_single_one() -> None:
+def test_list_arguments_say_so_when_they_get_a_single_object() -> None:
     jobs: InMemoryMailbox[str, None] = InMemoryMailbox("jobs")
     with supervising() as supervisor:
         for mistake in (lambda: WatchdogActor(supervisor), lambda: check_health(supervisor), lambda: ReaperActor(jobs)):  # type: ignore[arg-type]  # the misuse under test
@@ -232,6 +232,6 @@ def test_what_takes_a_list_says_so_when_it_gets_a_single_one() -> None:
     ],
     ids=["watch", "policies", "mailboxes", "crash_on"],
 )
-def test_what_cannot_be_used_is_refused_at_once(mistake: Any) -> None:
+def test_constructors_refuse_at_once_what_cannot_be_used(mistake: Any) -> None:
     with pytest.raises(TypeError):
         mistake()

@@ -209,7 +209,7 @@ def test_an_abandonment_is_told_with_its_reason_its_stack_and_what_was_in_hand()
     wait_no_threads()
 
 
-def test_the_whole_story_of_a_child_is_told_in_order() -> None:
+def test_events_tell_the_whole_story_of_a_child_in_order() -> None:
     factory = ChildFactory()
     with supervising(children=factory.specs("a")) as supervisor:
         events = supervisor.subscribe()
@@ -246,7 +246,7 @@ def test_a_crash_is_told_with_the_message_that_was_in_hand() -> None:
     mailbox.close()
 
 
-def test_what_one_child_had_in_hand_is_not_told_of_another() -> None:
+def test_in_hand_of_one_child_is_not_in_the_events_of_another() -> None:
     mailbox: InMemoryMailbox[str, None] = InMemoryMailbox("jobs")
     factory, hold = ChildFactory(), Hold()
     child = ChildSpec(id="jobs", start=lambda: crashing_loop(mailbox), restart="temporary")
@@ -296,7 +296,7 @@ def test_a_stream_has_what_happens_after_the_subscription_in_order() -> None:
         assert [events.get(timeout=60).child, events.get(timeout=60).child] == ["b", "c"]
 
 
-def test_a_stream_that_nobody_reads_forgets_the_oldest() -> None:
+def test_a_stream_that_is_not_read_forgets_the_oldest() -> None:
     factory = ChildFactory()
     with supervising(children=factory.specs("a"), intensity=None) as supervisor:
         lazy, eager = supervisor.subscribe(), supervisor.subscribe()
@@ -308,7 +308,7 @@ def test_a_stream_that_nobody_reads_forgets_the_oldest() -> None:
         assert lazy.get(timeout=60) == supervisor.events()[0]
 
 
-def test_who_has_unsubscribed_is_told_no_more() -> None:
+def test_unsubscribe_request_ends_the_events_of_its_listener() -> None:
     factory = ChildFactory()
     with supervising() as supervisor:
         events, others = supervisor.subscribe(), supervisor.subscribe()
@@ -384,7 +384,7 @@ def test_a_child_that_listens_to_its_own_supervisor_may_die() -> None:
         assert {info.id: info.state.value for info in supervisor.children()} == {"a": "up", "ear": "down"}
 
 
-def test_what_cannot_listen_is_refused_at_the_sender() -> None:
+def test_subscribe_request_refuses_what_cannot_listen() -> None:
     with pytest.raises(ValidationError, match="listener"):
         SubscribeRequest(listener=print)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  the misuse under test
 

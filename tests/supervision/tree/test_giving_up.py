@@ -37,7 +37,7 @@ def test_a_loop_that_is_given_up_leaves_its_worker_behind_and_not_its_actor() ->
 
 
 @pytest.mark.parametrize("stuck", [1, 6])
-def test_when_the_budget_is_over_those_with_nothing_in_hand_still_end_cleanly(clock: FakeClock, stuck: int) -> None:
+def test_loops_with_nothing_in_hand_end_cleanly_even_when_the_budget_is_over(clock: FakeClock, stuck: int) -> None:
     boxes: list[Box] = [InMemoryMailbox(f"box-{number}", clock=clock) for number in range(10)]
     holds = [Hold() for _ in range(stuck)]
 
@@ -69,7 +69,7 @@ def test_when_the_budget_is_over_those_with_nothing_in_hand_still_end_cleanly(cl
     assert [loop.path for loop in report.loops if loop.clean] == [box.name for box in boxes[stuck:]]
 
 
-def test_a_short_time_left_does_not_make_children_be_told_one_after_the_other(clock: FakeClock) -> None:
+def test_children_are_stopped_together_even_if_little_time_is_left(clock: FakeClock) -> None:
     factory, hold = ChildFactory(), Hold()
     names = tuple(f"loop-{number}" for number in range(AT_ONCE + 8))
     with supervising(clock=clock, children=tuple(factory.spec(name, hold) for name in names)) as supervisor, hold:

@@ -170,7 +170,7 @@ def test_actor_that_a_base_exception_ends_calls_on_stop_once(how: Any, run: Any)
 
 @pytest.mark.parametrize("run", [on_supervised, on_ours])
 @pytest.mark.parametrize("hook", ["on_failure", "on_stop"])
-def test_what_a_hook_of_an_ended_actor_raises_is_logged(hook: str, run: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_hook_of_an_ended_actor_that_raises_is_logged(hook: str, run: Any, caplog: pytest.LogCaptureFixture) -> None:
     cause = ValueError("told") if hook == "on_failure" else Worse("told")
 
     run(tell(cause), {hook: KeyError("in the hook")})

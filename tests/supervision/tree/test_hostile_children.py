@@ -168,7 +168,7 @@ class Plain(pykka.ThreadingActor):
 
 
 @pytest.mark.parametrize("spec", [ChildSpec(id="c", start=Own), ChildSpec(id="c", actor=Plain)], ids=["own", "plain"])
-def test_everybody_who_asked_an_actor_that_is_abandoned_is_answered(spec: ChildSpec) -> None:
+def test_asks_of_an_actor_that_is_abandoned_are_answered(spec: ChildSpec) -> None:
     spec = spec.model_copy(update={"shutdown": "brutal_kill"})
     with Hold() as hold, supervising(children=(spec,)) as supervisor:
         ref = supervisor.child("c")
@@ -196,7 +196,7 @@ def test_a_plain_actor_that_is_killed_while_many_ask_leaves_no_thread() -> None:
     assert len(ZOMBIES) == 0
 
 
-def test_what_is_processed_by_a_worker_that_is_given_up_is_answered() -> None:
+def test_process_request_in_an_abandoned_worker_is_answered() -> None:
     jobs: InMemoryMailbox[str, None] = InMemoryMailbox("jobs")
     with Hold() as hold:
         ref = LoopActor.start(MailboxLoop(jobs, hold, concurrency=2), "two")
@@ -274,7 +274,7 @@ def _crash() -> None:
     raise Boom("crashed")
 
 
-def test_nobody_cancels_the_end_of_a_child_for_the_others() -> None:
+def test_ended_and_ready_of_a_child_cannot_be_cancelled() -> None:
     factory = ChildFactory()
     with supervising(children=factory.specs("a")) as supervisor:
         ref = supervisor.child("a")

@@ -184,7 +184,7 @@ def make(hostile: type, base: str, fuse: Fuse) -> Any:
 
 @pytest.mark.parametrize("error", [ValueError, Worse, KeyboardInterrupt])
 @pytest.mark.parametrize("actor", ACTORS)
-def test_actor_is_ended_by_no_message_whose_own_code_raises_and_answers_whoever_asked(
+def test_actor_is_ended_by_no_message_whose_own_code_raises_and_answers_the_asker(
     actor: str, error: type[BaseException]
 ) -> None:
     ref, is_there = ACTORS[actor]()
@@ -211,7 +211,7 @@ def test_actor_is_ended_by_no_message_whose_own_code_raises_and_answers_whoever_
 
 @pytest.mark.parametrize("error", [ValueError, Worse, KeyboardInterrupt])
 @pytest.mark.parametrize("how", HOSTILE)
-def test_control_actor_answers_whoever_asked_with_a_message_whose_own_code_raises(
+def test_control_actor_answers_an_ask_with_a_message_whose_own_code_raises(
     how: str, error: type[BaseException]
 ) -> None:
     class Echo(ControlActor):

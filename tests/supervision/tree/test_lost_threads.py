@@ -145,7 +145,7 @@ def test_a_restart_for_which_there_is_no_thread_is_tried_again(
 
 
 @pytest.mark.parametrize("thread", ["a-control", "a-worker", "a-actor"])
-def test_without_threads_for_ever_the_supervisor_gives_up_and_ends(thread: str) -> None:
+def test_supervisor_gives_up_and_ends_if_there_are_never_threads_again(thread: str) -> None:
     def fail() -> None:
         raise Boom
 
@@ -204,7 +204,7 @@ def test_a_supervisor_below_that_has_no_thread_could_not_be_started() -> None:
         assert states(supervisor) == {"b": "up"}
 
 
-def test_without_a_thread_for_the_helpers_children_are_stopped_all_the_same() -> None:
+def test_children_are_stopped_even_without_a_thread_for_the_helpers() -> None:
     class Foreign:
         """Somebody else's loop, whose shutdown is called by a helper."""
 
@@ -246,7 +246,7 @@ def timeless() -> SystemClock:
     return SystemClock(FaultyBlocking(before_start=no_timers))
 
 
-def test_without_timers_a_restart_comes_at_once() -> None:
+def test_restart_comes_at_once_without_timers() -> None:
     factory = ChildFactory()
     with supervising(clock=timeless(), children=factory.specs("a"), backoff=Backoff(minimum=50.0)) as supervisor:
         events = supervisor.subscribe()
@@ -256,7 +256,7 @@ def test_without_timers_a_restart_comes_at_once() -> None:
         assert supervisor.child("a").send(ProcessRequest(body=1)).wait(timeout=60) == 1
 
 
-def test_without_timers_everything_that_can_be_stopped_is() -> None:
+def test_children_that_can_be_stopped_are_without_timers() -> None:
     factory = ChildFactory()
     children = (
         loop(factory),
@@ -274,7 +274,7 @@ def test_without_timers_everything_that_can_be_stopped_is() -> None:
 
 
 @pytest.mark.parametrize("strategy", ["one_for_one", "one_for_all"])
-def test_without_timers_a_supervisor_that_gives_up_ends_with_all_its_plain_actors(strategy: Any) -> None:
+def test_supervisor_that_gives_up_without_timers_ends_with_all_its_plain_actors(strategy: Any) -> None:
     factory = ChildFactory()
     children = (factory.spec("a"), ChildSpec(id="b", actor=Plain), ChildSpec(id="c", actor=Plain))
     with supervising(clock=timeless(), children=children, intensity=0, strategy=strategy) as supervisor:
@@ -286,7 +286,7 @@ def test_without_timers_a_supervisor_that_gives_up_ends_with_all_its_plain_actor
     assert wait_no_threads() == []
 
 
-def test_without_timers_a_single_child_is_stopped_by_its_ref() -> None:
+def test_child_is_stopped_by_its_ref_without_timers() -> None:
     factory = ChildFactory()
     children = (loop(factory), ChildSpec(id="plain", actor=Plain))
     with supervising(clock=timeless(), children=children) as supervisor:
@@ -296,7 +296,7 @@ def test_without_timers_a_single_child_is_stopped_by_its_ref() -> None:
         assert states(supervisor) == {"a": "down", "plain": "down"}
 
 
-def test_without_timers_a_factory_that_hangs_has_no_time() -> None:
+def test_factory_that_hangs_has_no_time_without_timers() -> None:
     factory = ChildFactory()
     with Hold() as hold:
         factory.holds["a"] = hold
@@ -312,7 +312,7 @@ def test_without_timers_a_factory_that_hangs_has_no_time() -> None:
 
 
 @pytest.mark.parametrize("left", range(9))
-def test_wherever_threads_run_out_every_ticket_resolves_and_nothing_hangs(left: int) -> None:
+def test_tickets_resolve_and_nothing_hangs_wherever_threads_run_out(left: int) -> None:
     factory, machine = ChildFactory(), Machine()
     children = (loop(factory), ChildSpec(id="plain", actor=Plain), inner_with_a_leaf(factory, machine))
     supervisor = Supervisor("boss", clock=machine.clock, backoff=None)

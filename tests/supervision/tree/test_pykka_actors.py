@@ -122,7 +122,7 @@ def wait_replaced(events: Any, left: str | None) -> None:
 
 @every_type
 @pytest.mark.parametrize("how", [raise_boom, raise_exit, raise_interrupt])
-def test_what_is_raised_in_a_tell_ends_this_actor_alone_and_is_seen_once(
+def test_exception_in_a_tell_ends_this_actor_alone_and_is_seen_once(
     how: Callable[[Plain], None], restart: Any, left: str | None, starts: int
 ) -> None:
     factory = ChildFactory()
@@ -164,7 +164,7 @@ def test_a_base_exception_in_an_ask_ends_the_actor_and_the_asker_is_told_why(
 
 
 @pytest.mark.parametrize("error", [Boom(), SystemExit(), KeyboardInterrupt()], ids=repr)
-def test_what_on_start_raises_is_a_failed_start(error: BaseException) -> None:
+def test_on_start_that_raises_is_a_failed_start(error: BaseException) -> None:
     factory = ChildFactory()
     child = ChildSpec(id="plain", actor=Fragile, args=({"on_start": [error]},))
     with supervising(children=with_siblings(factory, ChildSpec(id="other", actor=Plain))) as supervisor:
@@ -177,7 +177,7 @@ def test_what_on_start_raises_is_a_failed_start(error: BaseException) -> None:
 
 
 @pytest.mark.parametrize("restart", ["permanent", "transient"])
-def test_what_on_start_raises_at_a_restart_is_tried_again(restart: Any) -> None:
+def test_on_start_that_raises_at_a_restart_is_tried_again(restart: Any) -> None:
     factory = ChildFactory()
     faults: dict[str, list[BaseException]] = {}
     child = ChildSpec(id="plain", actor=Fragile, args=(faults,), restart=restart)
@@ -195,7 +195,7 @@ def test_what_on_start_raises_at_a_restart_is_tried_again(restart: Any) -> None:
 
 @every_type
 @pytest.mark.parametrize("error", [Boom(), SystemExit(), KeyboardInterrupt()], ids=repr)
-def test_what_on_stop_raises_after_a_stop_of_its_own_is_an_end_by_an_error(
+def test_on_stop_that_raises_after_a_stop_of_its_own_is_an_end_by_an_error(
     error: BaseException, restart: Any, left: str | None, starts: int
 ) -> None:
     factory = ChildFactory()
@@ -215,7 +215,7 @@ def test_what_on_stop_raises_after_a_stop_of_its_own_is_an_end_by_an_error(
 
 @every_type
 @pytest.mark.parametrize("error", [ValueError(), SystemExit()], ids=repr)
-def test_what_on_failure_raises_does_not_hide_what_it_was_called_for(
+def test_on_failure_that_raises_does_not_hide_what_it_was_called_for(
     error: BaseException, restart: Any, left: str | None, starts: int
 ) -> None:
     factory = ChildFactory()
@@ -312,7 +312,7 @@ def test_a_stop_by_others_was_asked_for(restart: Any, left: str | None) -> None:
         assert siblings_are_untouched(supervisor)
 
 
-def test_what_on_stop_raises_after_a_stop_by_others_brings_nobody_back() -> None:
+def test_on_stop_that_raises_after_a_stop_by_its_ref_restarts_nothing() -> None:
     faults: dict[str, list[BaseException]] = {"on_stop": [Boom()]}
     with supervising(children=(ChildSpec(id="plain", actor=Fragile, args=(faults,)),)) as supervisor:
         events = supervisor.subscribe()
@@ -376,7 +376,7 @@ def test_a_cancelled_ticket_of_a_failing_ask_does_not_kill_the_actor() -> None:
         assert seen(supervisor) == Counter(started=1)
 
 
-def test_what_is_left_in_the_inbox_is_told_who_has_ended_and_why() -> None:
+def test_inbox_of_an_ended_plain_actor_is_answered_with_its_name_and_the_cause() -> None:
     def hold_then_raise(_: Plain) -> None:
         hold()
         raise Boom
@@ -395,7 +395,7 @@ def test_what_is_left_in_the_inbox_is_told_who_has_ended_and_why() -> None:
         assert isinstance(error.__cause__, Boom)
 
 
-def test_what_is_told_to_one_that_has_stopped_is_refused_as_by_pykka_not_lost() -> None:
+def test_tell_to_a_plain_actor_that_has_stopped_is_refused_as_by_pykka_not_lost() -> None:
     class Slow(Plain):
         def on_stop(self) -> None:
             hold()
@@ -591,7 +591,7 @@ def test_an_actor_whose_handler_returns_just_when_it_is_abandoned_leaves_no_thre
 # What else is promised
 
 
-def test_it_runs_on_a_daemon_thread_of_ours_that_is_called_like_its_child() -> None:
+def test_plain_actor_runs_on_a_daemon_thread_of_ours_that_is_named_after_its_child() -> None:
     with supervising(children=(ChildSpec(id="plain", actor=Plain),)) as supervisor:
         thread = supervisor.child("plain").ask(Plain.tell_thread, block=True, timeout=60)
 
@@ -599,7 +599,7 @@ def test_it_runs_on_a_daemon_thread_of_ours_that_is_called_like_its_child() -> N
         assert thread in our_threads()
 
 
-def test_its_class_is_left_as_it_is() -> None:
+def test_class_of_a_plain_actor_is_left_as_it_is() -> None:
     before = dict(vars(Plain))
     with supervising(children=(ChildSpec(id="plain", actor=Plain),)):
         assert dict(vars(Plain)) == before
@@ -608,7 +608,7 @@ def test_its_class_is_left_as_it_is() -> None:
         free.stop(timeout=60)
 
 
-def test_it_is_in_pykkas_registry_while_it_lives() -> None:
+def test_plain_actor_is_in_pykkas_registry_while_it_lives() -> None:
     with supervising(children=(ChildSpec(id="plain", actor=Plain),)) as supervisor:
         [ref] = pykka.ActorRegistry.get_by_class(Plain)
         assert ref.ask("by the registry", timeout=60) == "by the registry"
@@ -618,7 +618,7 @@ def test_it_is_in_pykkas_registry_while_it_lives() -> None:
         assert pykka.ActorRegistry.get_by_class(Plain) == []
 
 
-def test_its_methods_and_attributes_are_reached_by_a_proxy() -> None:
+def test_proxy_reaches_methods_and_attributes_of_a_plain_actor() -> None:
     child = ChildSpec(id="plain", actor=Plain, kwargs={"greeting": "good morning"})
     with supervising(children=(child,)) as supervisor:
         proxy = supervisor.child("plain").proxy()
@@ -651,7 +651,7 @@ def test_a_factory_may_make_it_too() -> None:
         assert supervisor.child("plain").proxy().greet("you").get(timeout=60) == "hi, you"
 
 
-def test_the_end_of_all_actors_of_the_process_was_asked_for() -> None:
+def test_stop_of_all_actors_of_the_process_is_an_end_that_was_asked_for() -> None:
     factory = ChildFactory()
     with supervising(children=(factory.spec("loop"), ChildSpec(id="plain", actor=Plain))) as supervisor:
         pykka.ActorRegistry.stop_all(timeout=60)
@@ -687,7 +687,7 @@ def test_shutdown_result_of_a_supervisor_says_how_long_each_plain_actor_took(clo
         assert [child.duration for child in result.wait(60).children] == pytest.approx([2.9])
 
 
-def test_child_ref_raises_pykkas_error_for_a_dead_actor_while_nobody_is_behind_it() -> None:
+def test_child_ref_raises_pykkas_error_for_a_dead_actor_while_its_child_is_down() -> None:
     with supervising(children=(ChildSpec(id="plain", actor=Plain),)) as supervisor:
         child = supervisor.child("plain")
         child.stop()

@@ -119,11 +119,11 @@ class TestChild:
         ],
         ids=str,
     )
-    def test_a_good_value_is_taken(self, field: str, value: Any) -> None:
+    def test_child_spec_takes_a_good_value(self, field: str, value: Any) -> None:
         assert getattr(child(**{field: value}), field) == value
 
     @pytest.mark.parametrize("fields", [{}, {"start": object, "actor": Plain}], ids=["none", "both"])
-    def test_exactly_one_of_start_and_actor_is_given(self, fields: dict[str, Any]) -> None:
+    def test_child_spec_has_exactly_one_of_start_and_actor(self, fields: dict[str, Any]) -> None:
         with pytest.raises(ValidationError, match="child 'resize': start, actor: give exactly one"):
             ChildSpec(id="resize", **fields)
 
@@ -148,7 +148,7 @@ class TestChild:
         assert "child 'resize': significant:" in text
 
     @pytest.mark.parametrize("restart", ["transient", "temporary"])
-    def test_other_children_may_be_significant(self, restart: str) -> None:
+    def test_child_that_is_not_permanent_may_be_significant(self, restart: str) -> None:
         assert child(restart=restart, significant=True).significant
 
     def test_every_wrong_field_is_named(self) -> None:
@@ -272,12 +272,12 @@ class TestPool:
             pytest.param({"auto_shutdown": "any_significant"}, id="auto_shutdown"),
         ],
     )
-    def test_it_has_nothing_that_makes_its_children_differ(self, fields: dict[str, Any]) -> None:
+    def test_pool_refuses_what_makes_its_children_differ(self, fields: dict[str, Any]) -> None:
         text = refusal_of_a_supervisor(template=child("worker"), **fields)
 
         assert "supervisor 'boss': template:" in text
 
-    def test_its_children_are_not_significant(self) -> None:
+    def test_pool_refuses_significant_children(self) -> None:
         text = refusal_of_a_supervisor(template=child("worker", restart="transient", significant=True))
 
         assert "supervisor 'boss'" in text

@@ -140,7 +140,7 @@ def test_a_proxy_reaches_the_next_life() -> None:
         assert proxy.total.get(timeout=60) == 2
 
 
-def test_a_proxy_of_nobody_is_refused_and_one_that_was_made_before_says_so_by_its_future() -> None:
+def test_proxy_of_a_child_that_is_down_is_refused_and_one_that_was_made_before_says_so_by_its_future() -> None:
     with supervising(children=(ChildSpec(id="counter", actor=Counter),)) as supervisor:
         ref = supervisor.child("counter")
         proxy = ref.proxy()
@@ -158,13 +158,13 @@ def test_a_proxy_of_a_loops_actor_works_too() -> None:
         assert supervisor.child("a").proxy().name.get(timeout=60) == "a"
 
 
-def test_what_is_no_request_is_refused_at_the_sender() -> None:
+def test_child_ref_refuses_to_send_what_is_not_a_request() -> None:
     factory = ChildFactory()
     with supervising(children=factory.specs("a")) as supervisor, pytest.raises(TypeError, match="takes a Request"):
         supervisor.child("a").send("hello")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  the misuse under test
 
 
-def test_only_a_loop_takes_posted_work() -> None:
+def test_post_is_refused_by_a_child_that_is_not_a_loop() -> None:
     with (
         supervising(children=(ChildSpec(id="counter", actor=Counter),)) as supervisor,
         pytest.raises(UnsupportedRequestError, match="child 'counter'"),
@@ -227,7 +227,7 @@ def with_back_off(factory: ChildFactory, clock: FakeClock, *names: str, **option
     return supervising(clock=clock, children=factory.specs(*names), backoff=backoff, **options)
 
 
-def test_while_a_child_backs_off_health_is_answered_for_it() -> None:
+def test_health_of_a_child_that_backs_off_is_answered_for_it() -> None:
     factory, clock = ChildFactory(), FakeClock(start=100.0)
     with with_back_off(factory, clock, "a") as supervisor:
         ref = backing_off(supervisor, clock)
@@ -239,7 +239,7 @@ def test_while_a_child_backs_off_health_is_answered_for_it() -> None:
         assert status.error == "Boom('crashed')"
 
 
-def test_while_a_child_backs_off_every_other_request_fails_at_once_and_says_until_when() -> None:
+def test_requests_to_a_child_that_backs_off_fail_at_once_and_say_until_when() -> None:
     factory, clock = ChildFactory(), FakeClock(start=100.0)
     with with_back_off(factory, clock, "a") as supervisor:
         ref = backing_off(supervisor, clock)
@@ -266,7 +266,7 @@ def test_while_a_child_backs_off_every_other_request_fails_at_once_and_says_unti
         assert not ref.is_alive()
 
 
-def test_after_the_back_off_the_same_ref_is_answered_again(clock: FakeClock) -> None:
+def test_child_ref_is_answered_again_after_the_back_off(clock: FakeClock) -> None:
     factory = ChildFactory()
     with with_back_off(factory, clock, "a") as supervisor:
         events = supervisor.subscribe()
@@ -654,7 +654,7 @@ def test_the_ref_of_a_deleted_child_is_not_that_of_the_next_of_its_name() -> Non
         assert new.ask(ProcessRequest(body=1), timeout=60) == 1
 
 
-def test_to_stop_the_ref_of_a_deleted_child_does_not_stop_the_next_of_its_name() -> None:
+def test_stop_of_the_ref_of_a_deleted_child_does_not_stop_the_next_of_its_name() -> None:
     factory = ChildFactory()
     with supervising(children=factory.specs("a")) as supervisor:
         old = supervisor.child("a")
@@ -692,7 +692,7 @@ def everybody_answers(supervisor: SupervisorRef, hold: Hold) -> tuple[HealthStat
     return statuses[1], seen
 
 
-def test_while_a_factory_is_at_work_everybody_answers() -> None:
+def test_tree_answers_while_a_factory_is_at_work() -> None:
     factory, hold = ChildFactory(), Hold()
     with supervising(children=factory.specs("a", "b")) as supervisor, hold:
         supervisor.child("a").stop(timeout=60)
@@ -709,7 +709,7 @@ def test_while_a_factory_is_at_work_everybody_answers() -> None:
         restarted.wait(timeout=60)
 
 
-def test_while_the_first_child_of_all_is_being_made_everybody_answers() -> None:
+def test_tree_answers_while_its_first_child_is_being_made() -> None:
     factory = ChildFactory()
     with Hold() as hold:
         factory.holds["b"] = hold
@@ -724,7 +724,7 @@ def test_while_the_first_child_of_all_is_being_made_everybody_answers() -> None:
     supervisor.stop(timeout=60)
 
 
-def test_while_a_loop_has_not_entered_everybody_answers() -> None:
+def test_tree_answers_while_a_loop_has_not_entered() -> None:
     factory, hold = ChildFactory(), Hold()
     blocking = FaultyBlocking(on_entry=lambda name: name == "a-worker" and hold())
     with supervising(clock=FakeClock(blocking=blocking)) as supervisor, hold:
@@ -739,7 +739,7 @@ def test_while_a_loop_has_not_entered_everybody_answers() -> None:
         spawned.wait(timeout=60)
 
 
-def test_while_a_plain_actor_is_starting_everybody_answers() -> None:
+def test_tree_answers_while_a_plain_actor_is_starting() -> None:
     class Slow(pykka.ThreadingActor):
         def on_start(self) -> None:
             hold()
@@ -757,7 +757,7 @@ def test_while_a_plain_actor_is_starting_everybody_answers() -> None:
         spawned.wait(timeout=60)
 
 
-def test_while_a_child_backs_off_everybody_answers(clock: FakeClock) -> None:
+def test_tree_answers_while_a_child_backs_off(clock: FakeClock) -> None:
     factory, hold = ChildFactory(), Hold()
     with with_back_off(factory, clock, "a", "b") as supervisor:
         backing_off(supervisor, clock)
@@ -767,7 +767,7 @@ def test_while_a_child_backs_off_everybody_answers(clock: FakeClock) -> None:
         assert (status.activity, seen["a"]) == (Activity.BACKING_OFF, "restarting")
 
 
-def test_while_a_group_waits_for_the_back_off_of_one_everybody_answers(clock: FakeClock) -> None:
+def test_tree_answers_while_a_group_waits_for_the_back_off_of_one_child(clock: FakeClock) -> None:
     factory = ChildFactory()
     with with_back_off(factory, clock, "a", "b", strategy="one_for_all") as supervisor:
         events = supervisor.subscribe()
@@ -784,7 +784,7 @@ def test_while_a_group_waits_for_the_back_off_of_one_everybody_answers(clock: Fa
 
 
 @pytest.mark.parametrize("whom", ["child", "supervisor"])
-def test_while_a_loop_is_stopping_everybody_answers(whom: str) -> None:
+def test_tree_answers_while_a_loop_is_stopping(whom: str) -> None:
     factory, hold = ChildFactory(), Hold()
     children = (factory.spec("a"), factory.spec("b", hold))
     with supervising(children=children, sequential=True) as supervisor, hold:
@@ -804,7 +804,7 @@ def test_while_a_loop_is_stopping_everybody_answers(whom: str) -> None:
         assert stopped.wait(timeout=60).clean_shutdown
 
 
-def test_while_a_plain_actor_is_stopping_everybody_answers() -> None:
+def test_tree_answers_while_a_plain_actor_is_stopping() -> None:
     class Slow(pykka.ThreadingActor):
         def on_stop(self) -> None:
             hold()

@@ -258,7 +258,7 @@ def test_loop_that_is_made_after_the_end_of_its_supervisor_is_shut_down(sim: Sim
 
 
 @pytest.mark.parametrize("make", [ControlActor, lambda: Supervisor("late"), pykka.ThreadingActor])
-def test_actor_that_is_made_too_late_answers_whoever_speaks_to_it(make: Callable[[], Any], sim: Simulation) -> None:
+def test_actor_that_is_made_too_late_answers_its_messages(make: Callable[[], Any], sim: Simulation) -> None:
     hold, made = Hold(), list[Any]()
 
     def slow() -> object:

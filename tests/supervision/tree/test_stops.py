@@ -18,7 +18,7 @@ def told(factory: ChildFactory) -> list[ProbeLoop]:
     return [loop for loop in loops if loop.stop_asked.is_ready()]
 
 
-def test_those_that_are_slow_to_stop_keep_nobody_waiting(clock: FakeClock) -> None:
+def test_children_that_are_slow_to_stop_do_not_delay_the_others(clock: FakeClock) -> None:
     factory, hold = ChildFactory(), Hold()
     children = tuple(factory.spec(name, hold, shutdown=100.0) for name in NAMES)
     with supervising(clock=clock, children=children) as supervisor, hold:
@@ -35,7 +35,7 @@ def test_those_that_are_slow_to_stop_keep_nobody_waiting(clock: FakeClock) -> No
         assert len(told(factory)) == MORE
 
 
-def test_however_many_end_meanwhile_all_are_told_after_a_few_moments(clock: FakeClock) -> None:
+def test_children_are_all_told_to_stop_after_a_few_moments_however_many_end_meanwhile(clock: FakeClock) -> None:
     factory, hold = ChildFactory(), Hold()
     children = tuple(factory.spec(name, hold, shutdown=100.0) for name in NAMES)
     with supervising(clock=clock, children=children) as supervisor, hold:
@@ -52,7 +52,7 @@ def test_however_many_end_meanwhile_all_are_told_after_a_few_moments(clock: Fake
         assert len(told(factory)) == MORE
 
 
-def test_those_that_are_quick_make_room_for_the_next_without_a_timer(clock: FakeClock) -> None:
+def test_children_that_are_quick_to_stop_make_room_for_the_next_without_a_timer(clock: FakeClock) -> None:
     factory = ChildFactory()
 
     with supervising(clock=clock, children=factory.specs(*NAMES)):
@@ -62,7 +62,7 @@ def test_those_that_are_quick_make_room_for_the_next_without_a_timer(clock: Fake
     assert "0 timers" in repr(clock)
 
 
-def test_one_that_ends_by_itself_before_it_is_told_is_no_longer_waited_for(clock: FakeClock) -> None:
+def test_child_that_ends_by_itself_before_it_is_told_to_stop_is_no_longer_waited_for(clock: FakeClock) -> None:
     factory, hold = ChildFactory(), Hold()
     children = tuple(factory.spec(name, hold, shutdown=100.0) for name in NAMES)
     with supervising(clock=clock, children=children) as supervisor, hold:
@@ -79,7 +79,7 @@ def test_one_that_ends_by_itself_before_it_is_told_is_no_longer_waited_for(clock
         assert stopped.wait(timeout=60).clean_shutdown
 
 
-def test_without_a_thread_for_timers_all_are_told_at_once() -> None:
+def test_children_are_all_told_to_stop_at_once_without_a_thread_for_timers() -> None:
     def refuse(name: str) -> None:
         if name == "loopwarden-timers":
             raise RuntimeError("can't start new thread")

@@ -74,7 +74,7 @@ def test_the_example_of_the_readme_holds() -> None:
     assert wait_no_threads() == []
 
 
-def test_at_the_end_of_the_block_everything_is_gone_also_after_an_exception() -> None:
+def test_open_leaves_nothing_behind_at_the_end_of_the_block_even_after_an_exception() -> None:
     factory = ChildFactory()
 
     with pytest.raises(Boom), Supervisor.open("boss", children=factory.specs("a", "b")) as supervisor:
@@ -154,7 +154,7 @@ def test_the_first_children_start_from_left_to_right_each_when_the_one_before_is
     [{"strategy": "rest_for_one"}, {"strategy": "one_for_all"}, {"sequential": True}],
     ids=["rest_for_one", "one_for_all", "sequential"],
 )
-def test_if_a_first_child_cannot_be_started_those_before_it_are_stopped_in_reverse(options: Any) -> None:
+def test_first_child_that_cannot_be_started_stops_those_before_it_in_reverse(options: Any) -> None:
     factory = ChildFactory()
     factory.failures["c"] = 1
 
@@ -165,7 +165,7 @@ def test_if_a_first_child_cannot_be_started_those_before_it_are_stopped_in_rever
     assert factory.log == ["+a", "+b", "+c", "-b", "-a"]
 
 
-def test_if_a_first_child_of_one_for_one_cannot_be_started_those_before_it_are_stopped_side_by_side() -> None:
+def test_first_child_of_one_for_one_that_cannot_be_started_stops_those_before_it_side_by_side() -> None:
     factory = ChildFactory()
     factory.failures["c"] = 1
 
@@ -277,7 +277,7 @@ def test_a_factory_that_returns_none_says_not_now(restart: Any, left: dict[str, 
         assert states(supervisor) == left
 
 
-def test_a_first_child_that_says_not_now_keeps_nobody_waiting() -> None:
+def test_first_child_that_says_not_now_does_not_delay_the_others() -> None:
     factory = ChildFactory()
     children = (ChildSpec(id="shy", start=lambda: None), factory.spec("a"))
 
@@ -380,7 +380,7 @@ def test_delete_forgets_a_child_that_is_down() -> None:
 
 
 @pytest.mark.parametrize("request_type", [RestartChildRequest, DeleteChildRequest])
-def test_what_needs_a_child_that_is_down_is_refused_by_one_that_is_up(request_type: Any) -> None:
+def test_requests_for_a_child_that_is_down_are_refused_if_it_is_up(request_type: Any) -> None:
     factory = ChildFactory()
     with supervising(children=factory.specs("a")) as supervisor:
         with pytest.raises(ChildBusyError) as caught:
@@ -390,7 +390,7 @@ def test_what_needs_a_child_that_is_down_is_refused_by_one_that_is_up(request_ty
 
 
 @pytest.mark.parametrize("request_type", [RestartChildRequest, DeleteChildRequest])
-def test_what_needs_a_child_that_is_down_is_refused_by_one_that_is_backing_off(
+def test_requests_for_a_child_that_is_down_are_refused_if_it_is_backing_off(
     clock: FakeClock, request_type: Any
 ) -> None:
     factory = ChildFactory()
@@ -421,7 +421,7 @@ def test_a_child_that_is_not_there_is_not_found(request_type: Any) -> None:
     "request_type",
     [TerminateChildRequest, RestartChildRequest, DeleteChildRequest, WhichChildRequest, ChildSpecRequest],
 )
-def test_a_request_about_nobody_that_nobody_waits_for_does_not_end_the_supervisor(request_type: Any) -> None:
+def test_request_about_an_unknown_child_that_is_told_does_not_end_the_supervisor(request_type: Any) -> None:
     factory = ChildFactory()
     with supervising(children=factory.specs("a")) as supervisor:
         supervisor.tell(request_type(id="nobody"))
@@ -429,7 +429,7 @@ def test_a_request_about_nobody_that_nobody_waits_for_does_not_end_the_superviso
         assert states(supervisor) == {"a": "up"}
 
 
-def test_a_child_that_cannot_be_had_and_that_nobody_waits_for_does_not_end_the_supervisor() -> None:
+def test_start_child_request_that_is_refused_and_told_does_not_end_the_supervisor() -> None:
     factory = ChildFactory()
     bad = factory.spec("b", restart="transient", significant=True)
     with supervising(children=factory.specs("a")) as supervisor:
@@ -447,7 +447,7 @@ def test_a_child_that_this_supervisor_cannot_have_is_refused_before_anything_sta
         assert factory.log == []
 
 
-def test_which_children_are_told_in_start_order_with_their_refs() -> None:
+def test_which_children_request_returns_children_in_start_order_with_their_refs() -> None:
     factory = ChildFactory()
     with supervising(children=factory.specs("c", "a", "b")) as supervisor:
         infos = ask(supervisor, WhichChildrenRequest())
@@ -458,7 +458,7 @@ def test_which_children_are_told_in_start_order_with_their_refs() -> None:
         assert "ref" not in infos[0].model_dump()
 
 
-def test_which_child_tells_how_it_is() -> None:
+def test_which_child_request_returns_state_restarts_and_last_error() -> None:
     factory = ChildFactory()
     with supervising(children=factory.specs("a")) as supervisor:
         events = supervisor.subscribe()
@@ -487,7 +487,7 @@ def test_the_spec_of_a_child_is_told() -> None:
         assert ask(supervisor, ChildSpecRequest(id="a")) == spec
 
 
-def test_what_is_no_request_of_a_supervisor_is_refused_and_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_supervisor_refuses_a_request_that_it_does_not_know_and_goes_on(caplog: pytest.LogCaptureFixture) -> None:
     with supervising() as supervisor:
         with pytest.raises(UnsupportedRequestError, match="Supervisor 'boss' does not support ProcessRequest"):
             ask(supervisor, ProcessRequest(body=1))
@@ -509,7 +509,7 @@ def test_health_counts_restarts_and_tells_the_state() -> None:
         assert (status.loop_name, status.state, status.restarts) == ("boss", LoopState.RUNNING, 2)
 
 
-def test_after_its_end_a_supervisor_still_answers_what_can_be_answered() -> None:
+def test_supervisor_that_has_ended_still_answers_what_can_be_answered() -> None:
     factory = ChildFactory()
     with supervising(children=factory.specs("a")) as supervisor:
         pass
@@ -552,7 +552,7 @@ def test_a_shutdown_request_that_times_out_says_so_and_the_real_end_comes_later(
 # Intensity and back-off
 
 
-def test_one_failure_too_many_and_the_supervisor_stops_all_and_gives_up() -> None:
+def test_supervisor_stops_all_children_and_gives_up_after_one_failure_too_many() -> None:
     factory = ChildFactory()
     with supervising(children=factory.specs("a", "b"), intensity=2) as supervisor:
         events = supervisor.subscribe()
@@ -594,7 +594,7 @@ def test_a_failed_restart_counts_as_another() -> None:
         assert factory.log == ["+a"] * 4
 
 
-def test_without_an_intensity_it_goes_on_for_ever() -> None:
+def test_supervisor_without_an_intensity_restarts_for_ever() -> None:
     factory = ChildFactory()
     with supervising(children=factory.specs("a"), intensity=None) as supervisor:
         events = supervisor.subscribe()
@@ -722,7 +722,7 @@ def test_an_exception_that_is_to_be_escalated_ends_the_supervisor_at_once() -> N
         ("one_for_all", ["-d", "-c", "-a", "+a", "+b", "+c", "+d"]),
     ],
 )
-def test_who_goes_down_with_whom_and_in_which_order(strategy: Any, expected: list[str]) -> None:
+def test_strategy_decides_which_siblings_go_down_and_in_which_order(strategy: Any, expected: list[str]) -> None:
     factory = ChildFactory()
     with supervising(strategy=strategy, children=factory.specs("a", "b", "c", "d")) as supervisor:
         events = supervisor.subscribe()
@@ -773,7 +773,7 @@ def test_rest_for_one_goes_on_from_the_one_that_could_not_be_started() -> None:
     ],
     ids=lambda value: str(value) if isinstance(value, str) else None,
 )
-def test_an_end_that_nobody_asked_for_is_judged_by_the_restart_type(
+def test_child_that_ends_without_a_request_is_judged_by_the_restart_type(
     restart: Any, end: Exception | None, expected: dict[str, str]
 ) -> None:
     factory = ChildFactory()
@@ -804,7 +804,7 @@ def test_a_temporary_sibling_goes_down_with_the_group_and_is_forgotten() -> None
         assert states(supervisor) == {"a": "up", "c": "up"}
 
 
-def test_any_significant_child_that_ends_by_itself_ends_the_supervisor() -> None:
+def test_auto_shutdown_any_significant_ends_the_supervisor_with_the_first_child_that_ends_by_itself() -> None:
     factory = ChildFactory()
     children = (factory.spec("a", restart="transient", significant=True), factory.spec("b"))
     with supervising(auto_shutdown="any_significant", children=children) as supervisor:
@@ -816,7 +816,7 @@ def test_any_significant_child_that_ends_by_itself_ends_the_supervisor() -> None
         assert factory.log[-1] == "-b"
 
 
-def test_all_significant_children_must_end_before_the_supervisor_does() -> None:
+def test_auto_shutdown_all_significant_ends_the_supervisor_with_the_last_significant_child() -> None:
     factory = ChildFactory()
     children = (*factory.specs("a", "b", restart="temporary", significant=True), factory.spec("c"))
     with supervising(auto_shutdown="all_significant", children=children) as supervisor:
@@ -1066,7 +1066,7 @@ def test_a_child_of_a_pool_that_is_told_to_stop_is_forgotten() -> None:
     [RestartChildRequest(id="w-1"), DeleteChildRequest(id="w-1")],
     ids=["restart", "delete"],
 )
-def test_what_makes_no_sense_in_a_pool_is_refused(request_: Any) -> None:
+def test_pool_refuses_requests_that_make_no_sense_in_it(request_: Any) -> None:
     factory = ChildFactory()
     with pool(factory) as workers:
         workers.resize(1, timeout=60)
@@ -1077,7 +1077,7 @@ def test_what_makes_no_sense_in_a_pool_is_refused(request_: Any) -> None:
             workers.spawn(factory.spec("x"), timeout=60)
 
 
-def test_what_is_no_pool_cannot_be_resized() -> None:
+def test_resize_refuses_a_supervisor_without_template() -> None:
     with supervising() as supervisor, pytest.raises(UnsupportedRequestError, match="template"):
         supervisor.resize(2, timeout=60)
 
@@ -1130,7 +1130,7 @@ def test_one_for_one_tells_all_before_it_waits_for_any() -> None:
     [{"strategy": "rest_for_one"}, {"strategy": "one_for_all"}, {"sequential": True}],
     ids=["rest_for_one", "one_for_all", "sequential"],
 )
-def test_in_order_the_next_is_told_when_the_one_after_it_has_ended(options: Any) -> None:
+def test_sequential_stop_tells_a_child_when_the_one_after_it_has_ended(options: Any) -> None:
     factory = ChildFactory()
     hold = Hold()
     with supervising(children=hold_both(factory, hold), **options) as supervisor, hold:
@@ -1213,7 +1213,7 @@ def test_a_child_that_does_not_stop_in_time_is_abandoned_and_the_supervisor_ends
     assert len(ZOMBIES) == 0
 
 
-def test_five_seconds_are_what_a_child_has_if_its_spec_does_not_say(clock: FakeClock) -> None:
+def test_child_has_five_seconds_to_stop_if_its_spec_does_not_say(clock: FakeClock) -> None:
     factory = ChildFactory()
     with Hold() as hold:
         supervisor = Supervisor.start("boss", clock=clock, children=(factory.spec("a", hold),))
@@ -1392,7 +1392,7 @@ def test_a_factory_that_returns_while_its_child_is_being_stopped_has_made_someth
         assert not factory.loops["a"][0].entered.is_ready()
 
 
-def test_one_factory_that_hangs_keeps_no_other_child_from_starting() -> None:
+def test_factory_that_hangs_keeps_no_other_child_from_starting() -> None:
     factory = ChildFactory()
     hold = Hold()
     with supervising() as supervisor, hold:
