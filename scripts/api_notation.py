@@ -25,7 +25,7 @@ __all__ = ["PRIVATE", "PROTOCOL", "Notation"]
 
 #: Stand for what is not exported: a class, which users can only be given, and a protocol, which they can implement.
 PRIVATE, PROTOCOL = "<private>", "<protocol>"
-#: Modules whose names need no prefix, because everybody knows them.
+#: Modules whose names need no prefix, because every reader knows them.
 WELL_KNOWN = {"", "builtins", "collections.abc", "types", "typing", "typing_extensions"}
 #: Characters of a signature; a longer one is broken, one parameter to a line.
 WIDTH = 80

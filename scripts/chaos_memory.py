@@ -63,14 +63,14 @@ class Storm:
     def run(self) -> Stock:
         """Send everything, kill as often as said, and return what there is when all is done."""
         children = [ChildSpec(id=f"loop-{number}", start=self._loop_of(number)) for number in range(LOOPS)]
-        boss = Supervisor.start("chaos", children=children, intensity=None, backoff=None)
+        supervisor = Supervisor.start("chaos", children=children, intensity=None, backoff=None)
         begun = [self._in_background(lambda first=number: self._produce(first)) for number in range(PRODUCERS)]
-        killer = self._in_background(lambda: self._kill_those_that_hang(boss))
+        killer = self._in_background(lambda: self._kill_those_that_hang(supervisor))
         wait_all(begun, timeout=PATIENCE * 5)
         self._ended.wait(PATIENCE * 5)
         self._hanging.put(None)
         killer.wait(PATIENCE)
-        boss.stop(timeout=PATIENCE)
+        supervisor.stop(timeout=PATIENCE)
         left: list[str] = []
         while found := self._mailbox.receive(max_messages=100, wait_time_seconds=0):
             left += [message.body for message in found]
@@ -158,8 +158,8 @@ class Storm:
     def _count_down(self) -> None:
         self._hanging.put("done")
 
-    def _kill_those_that_hang(self, boss: SupervisorRef) -> None:
-        refs: dict[str, ChildRef] = {f"loop-{number}": boss.child(f"loop-{number}") for number in range(LOOPS)}
+    def _kill_those_that_hang(self, supervisor: SupervisorRef) -> None:
+        refs: dict[str, ChildRef] = {f"loop-{number}": supervisor.child(f"loop-{number}") for number in range(LOOPS)}
         while (item := self._hanging.get()) is not None:
             if item == "done":
                 self._left -= 1

@@ -112,7 +112,7 @@ def consume(folder: Path, life: str) -> None:
 @final
 @dataclass(slots=True)
 class Storm:
-    """One run, until everything is sent, everybody was killed often enough, and nothing is left."""
+    """One run, until everything is sent, every process was killed often enough, and nothing is left."""
 
     folder: Path
     messages: int

@@ -50,7 +50,7 @@ class Real(float):
 
 
 class Hostile:
-    """Nobody can print it."""
+    """It cannot be printed."""
 
     def __repr__(self) -> str:
         raise RuntimeError("no")
@@ -288,7 +288,7 @@ def targets(tmp_path: Path) -> Iterator[list[Target]]:
                     "sequential": flag,
                     "clock": nothing,
                 },
-                {"name": "boss", "clock": clock},
+                {"name": "root", "clock": clock},
             ),
             Target(
                 "Service",
@@ -306,7 +306,7 @@ def targets(tmp_path: Path) -> Iterator[list[Target]]:
                     "grace": or_none(modelled),
                     "clock": nothing,
                 },
-                {"tree": Supervisor("boss", clock=clock), "clock": clock},
+                {"tree": Supervisor("root", clock=clock), "clock": clock},
             ),
             Target(
                 "LoopGroup",

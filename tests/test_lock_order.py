@@ -58,7 +58,9 @@ def test_a_planted_inversion_is_found_whether_or_not_the_threads_meet() -> None:
         pass
     with first, second:  # and both are free
         pass
-    assert [VIOLATIONS.pop()] == ["the lock of First is taken while that of Second is held"]  # whoever swallows it
+    assert [VIOLATIONS.pop()] == [
+        "the lock of First is taken while that of Second is held"
+    ]  # even if the error is swallowed
 
 
 def test_a_lock_is_named_after_the_class_that_makes_it() -> None:

@@ -136,7 +136,7 @@ def test_a_store_does_not_take_a_block_for_its_own_that_it_lost_to_another(make:
     assert first < second
 
 
-def test_places_that_were_set_aside_by_what_was_undone_are_not_given(make: Make) -> None:
+def test_sequence_numbers_that_were_reserved_by_a_rollback_are_not_allocated(make: Make) -> None:
     jobs, other = make(), make()
     jobs.send_many(["first", "second"])
     with jobs._store.lock, jobs._store.transaction("jobs") as cursor, cursor.connection:

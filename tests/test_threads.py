@@ -23,7 +23,7 @@ def test_a_worker_that_waits_is_woken_by_work_and_by_the_close() -> None:
     assert repr(inlet) == "<Inlet, closed>"
 
 
-def test_closing_twice_changes_nothing() -> None:
+def test_inlet_can_be_closed_twice() -> None:
     inlet: Inlet[str] = Inlet()
 
     inlet.close()

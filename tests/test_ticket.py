@@ -593,7 +593,7 @@ def test_forget_ready_compares_by_identity_and_runs_no_code_of_a_callback() -> N
         def __eq__(self, other: object) -> bool:
             raise LookupError("other people's code")
 
-        __hash__ = None  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]  nobody hashes it
+        __hash__ = None  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]  it is never hashed
 
     ticket: Ticket[None] = Ticket()
     twins = [Twin(), Twin(), Twin()]

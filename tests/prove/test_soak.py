@@ -24,7 +24,7 @@ VARIABLES = ("RUNS", "CONCURRENCY", "TIMEOUT_PER_RUN", "SEED", "SCENARIO")
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Return a folder with a short name, as pytest's are not: a doorbell's path is a hundred characters at most."""
+    """Return a folder with a short name, as pytest's are not: a notifier's path is a hundred characters at most."""
     with tempfile.TemporaryDirectory() as name:
         yield Path(name)
 

@@ -40,7 +40,7 @@ class Boom(Exception):  # noqa: N818  it is what happened
 
 @contextmanager
 def supervising(
-    name: str = "boss", *, clock: Clock | None = None, **options: Unpack[SupervisorOptions]
+    name: str = "root", *, clock: Clock | None = None, **options: Unpack[SupervisorOptions]
 ) -> Generator[SupervisorRef, None, None]:
     """Open a supervisor without back-off, whose end a failing test does not wait for without limit."""
     options.setdefault("backoff", None)

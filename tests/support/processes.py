@@ -24,7 +24,7 @@ PATIENCE = 60.0
 class Program:
     """A program that is at work; it is killed at the end of the ``with`` block, if it has not ended.
 
-    Its standard input is a gate: whoever reads a byte of it waits for `let_go`.
+    Its standard input is a gate: a read of a byte of it waits for `let_go`.
     """
 
     def __init__(self, name: str, *args: object, stderr: int | None = None) -> None:
@@ -103,7 +103,7 @@ class Program:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
-        self._process.kill()  # by its id, and nobody if it is gone
+        self._process.kill()  # by its id, and no other process if it is gone
         self._process.wait()
         for file in (self._stdin, self._stdout, self._errors):
             file.close()

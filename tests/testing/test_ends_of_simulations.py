@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 def test_clock_of_a_test_goes_with_the_mailboxes_that_were_opened_in_it(make: Callable[[], Simulation]) -> None:
     def use() -> weakref.ref[Simulation]:
         with make() as clock:
-            open_mailbox("memory://jobs").send("for nobody")
+            open_mailbox("memory://jobs").send("never received")
             return weakref.ref(clock)
 
     used = [use() for _ in range(3)]

@@ -8,7 +8,7 @@ import pytest
 if TYPE_CHECKING:
     from _pytest.pytester import RunResult
 
-#: The first test of somebody new.
+#: The first test of a new user.
 FIRST_TEST = """
 from loopwarden import ChildSpec, HealthCheckRequest, MailboxLoop
 

@@ -87,7 +87,7 @@ def test_a_stop_from_inside_the_handler_does_not_wait_for_itself() -> None:
     assert answers == [False]
 
 
-def test_leaving_the_context_stops_it() -> None:
+def test_probe_loop_stops_at_the_end_of_its_context() -> None:
     with ProbeLoop() as loop:
         ended = run_in_background(loop)
 

@@ -506,7 +506,7 @@ def test_simulation_says_which_thread_waits_for_what_when_none_can_go_on() -> No
 
 
 class first_of_all:  # noqa: N801  it reads like a word of the test
-    """Open a gate, and let whoever comes through it come to rest."""
+    """Open a gate, and let the threads that come through it come to rest."""
 
     def __init__(self, simulation: Simulation, gate: Any) -> None:
         self._simulation = simulation
@@ -1156,7 +1156,7 @@ def test_simulation_runs_a_group_of_loops_on_the_tests_own_thread(seed: int) -> 
 
 
 def test_simulation_answers_a_ticket_that_is_awaited_outside() -> None:
-    import asyncio  # noqa: PLC0415  nobody else needs it here
+    import asyncio  # noqa: PLC0415  only this test needs it here
 
     with Simulation() as simulation:
         jobs = open_mailbox("memory://jobs", body=str)

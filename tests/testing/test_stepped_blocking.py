@@ -71,7 +71,7 @@ def test_a_deadlock_is_found_and_says_who_waits_for_what() -> None:
         steps.run()
 
 
-@pytest.mark.parametrize("schedule", [["nobody"], ["waiter", "waiter"]])
+@pytest.mark.parametrize("schedule", [["unknown"], ["waiter", "waiter"]])
 def test_a_schedule_that_cannot_be_followed_is_refused(schedule: list[str]) -> None:
     steps = SteppedBlocking()
     gate = steps.gate()

@@ -257,7 +257,7 @@ def test_a_supervised_session_is_taken_by_its_stable_ref(tmp_path: Path) -> None
     samples: InMemoryMailbox[Any, Any] = InMemoryMailbox("samples", body=Sample, reply=EvalResult)
     results: InMemoryMailbox[Any, Any] = InMemoryMailbox("results", body=EvalResult)
     samples.send(Sample(id="one", input=1, expected=2))
-    supervisor = Supervisor.start("boss", children=[spec])
+    supervisor = Supervisor.start("root", children=[spec])
     session = supervisor.child("eval")
     assert session.ready.wait_ready(60)
     _, loop = evaluation(session, samples, results)
@@ -280,7 +280,7 @@ def test_a_session_without_the_slice_is_refused_before_anything_is_run() -> None
         )
 
 
-# Evaluates until nothing is left. Writes a line when a sample is run, so that whoever kills it knows how far it is.
+# Evaluates until nothing is left. Writes a line when a sample is run, so that its killer knows how far it is.
 # Its time stands still, so that no lease ends while it lives, and is later than all leases of the lives before.
 CHILD = """
 import os, sys

@@ -41,7 +41,7 @@ def test_a_reply_goes_where_the_request_says_or_else_to_the_responses() -> None:
     assert requests.approximate_count() == 0
 
 
-def test_clean_up_runs_exactly_once_after_the_capture_also_when_the_request_fails() -> None:
+def test_clean_up_runs_exactly_once_after_the_capture_even_when_the_request_fails() -> None:
     clock = FakeClock()
     requests: InMemoryMailbox[int, int] = InMemoryMailbox("requests", clock=clock)
     requests.send_many([1, -1])

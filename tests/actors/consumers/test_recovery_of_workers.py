@@ -190,7 +190,7 @@ def test_a_loop_without_a_heartbeat_has_no_worker_to_watch(clock: FakeClock) -> 
 
 
 class Foreign:
-    """Somebody else's loop."""
+    """A foreign loop."""
 
     def __init__(self, heartbeat: Heartbeat | None) -> None:
         self.heartbeat = heartbeat
@@ -346,7 +346,7 @@ def test_a_prefetched_message_whose_lease_ended_while_its_worker_was_recalled_is
         clock.advance(31)
         [second] = [each for each in jobs.receive(max_messages=2) if each.body == "second"] or jobs.receive()
 
-    # Somebody else has it now; the recalled worker gets something to do, so that it looks at what it has.
+    # Another receiver has it now; the recalled worker gets something to do, so that it looks at what it has.
     jobs.send("third")
     handler.done("third").wait(timeout=60)
     stop(ref)
@@ -915,7 +915,7 @@ def test_a_loop_does_not_end_before_what_its_replaced_worker_had_is_back(jobs: B
             ref.send(ShutdownRequest(timeout=30.0))
             answer = ref.send(AbandonRequest(worker=stuck_worker(ref)))
             store.wait_reached()
-            clock.advance(0.5)  # after a second nobody waits for the store any more
+            clock.advance(0.5)  # after a second the store is no longer waited for
             has_ended = ref.ended.is_ready()
             store.release()
             ref.ended.wait(timeout=60)
@@ -1135,7 +1135,7 @@ def test_zombies_call_a_listener_for_each_new_one_until_it_is_removed() -> None:
 
 def test_a_child_process_begins_without_zombies_and_listeners() -> None:
     zombies = Zombies()
-    zombies.listen(lambda: pytest.fail("nobody listens any more"))
+    zombies.listen(lambda: pytest.fail("the listener was removed"))
     zombies._alive[1] = "the parent's"
 
     zombies.forget()

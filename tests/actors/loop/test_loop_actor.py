@@ -49,7 +49,7 @@ class ProbeLoopLike:
 
 
 class ForeignLoop:
-    """Somebody else's loop: `run` clears the stop that came before it, nothing can be posted."""
+    """A foreign loop: `run` clears the stop that came before it, nothing can be posted."""
 
     def __init__(self, on_run: Any = None) -> None:
         self._lock = threading.Lock()
@@ -872,7 +872,7 @@ def test_an_actor_that_is_lost_while_its_loop_runs_tells_the_loop_to_stop() -> N
 
 
 class UnspeakableError(Exception):
-    """An error that nobody can print."""
+    """An error that cannot be printed."""
 
     def __repr__(self) -> str:
         raise SystemExit("repr")

@@ -81,7 +81,7 @@ def test_submit_that_times_out_drops_the_late_completion(clock: FakeClock) -> No
     pool.close()
 
 
-def test_a_completion_after_the_time_out_is_late_also_if_the_timers_are_later() -> None:
+def test_a_completion_after_the_time_out_is_late_even_if_the_timers_are_later() -> None:
     clock = SystemClock()
     with Hold() as others:
         clock.call_later(0, others)
@@ -384,7 +384,7 @@ def begin(pool: OffloadPool, fifo: Path, program: str = "signal.pause()") -> tup
 
 
 def is_running(process: int) -> bool:
-    """Say whether there is such a process, be it one that nobody has reaped."""
+    """Say whether there is such a process, even one that was not reaped."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:
@@ -425,7 +425,7 @@ def test_an_idle_process_that_dies_is_replaced_and_nothing_is_lost(caplog: pytes
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere there is no pidfd")
-def test_a_process_that_is_killed_fails_its_ticket_also_if_a_child_of_its_own_lives_on(tmp_path: Path) -> None:
+def test_a_process_that_is_killed_fails_its_ticket_even_if_a_child_of_its_own_lives_on(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "child")
     with OffloadPool(processes=True, workers=1) as pool:
         fork = f"if os.fork() == 0: open({str(tmp_path / 'child')!r}).read(); os._exit(0)\nsignal.pause()"

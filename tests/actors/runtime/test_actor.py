@@ -206,7 +206,7 @@ def test_send_returns_the_ticket_that_the_message_carries() -> None:
     ref.stop()
 
 
-def test_an_ask_resolves_its_own_ticket_and_the_carried_one_also_by_death() -> None:
+def test_an_ask_resolves_its_own_ticket_and_the_carried_one_even_by_death() -> None:
     ref = Echo.start()
     carried, dying = Ticket[str](), Ticket[str]()
 
@@ -406,7 +406,7 @@ def test_an_actor_whose_thread_cannot_be_started_has_ended_with_that_cause() -> 
 
     assert isinstance(actor.ended.wait(0).cause, RuntimeError)
     with pytest.raises(ActorDeadError):
-        actor.actor_ref.ask("anybody?", timeout=0)
+        actor.actor_ref.ask("hello?", timeout=0)
 
 
 def test_an_epilogue_that_raises_leaves_no_ticket_behind(caplog: pytest.LogCaptureFixture) -> None:
@@ -438,7 +438,7 @@ def test_an_ask_that_races_with_the_end_of_the_actor_resolves(seed: int) -> None
     steps.start_thread(ref.stop, "stopper")
     steps.start_thread(ask, "other asker")
 
-    steps.run(seed=seed)  # raises DeadlockError if anybody waits for ever
+    steps.run(seed=seed)  # raises DeadlockError if a thread waits for ever
 
     assert len(answers) == 2
 
@@ -466,7 +466,7 @@ def test_200_actors_that_die_at_random_leave_no_asker_waiting() -> None:
             try:
                 ref.tell(SystemExit(number))
             except ActorDeadError:
-                pytest.fail("nobody else ends it")
+                pytest.fail("no other thread ends it")
 
     for ticket in done:
         ticket.wait(timeout=60)
@@ -475,10 +475,10 @@ def test_200_actors_that_die_at_random_leave_no_asker_waiting() -> None:
 
 
 class Lazy:
-    """What a lazy proxy can be: whoever asks for its class gets an exception."""
+    """What a lazy proxy can be: its class is a property that raises."""
 
-    @property  # type: ignore[misc]  # nobody sets it
-    def __class__(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]  nobody sets it
+    @property  # type: ignore[misc]  # it is never set
+    def __class__(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]  it is never set
         raise LookupError("no context")
 
 
@@ -550,4 +550,4 @@ def test_an_actor_that_is_never_launched_answers_when_it_is_collected() -> None:
     gc.collect()
 
     with pytest.raises(ActorDeadError):
-        ref.ask("anybody?", timeout=60)
+        ref.ask("hello?", timeout=60)

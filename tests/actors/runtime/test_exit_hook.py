@@ -1,4 +1,4 @@
-"""Destruction without stop: what the exit of the interpreter does to a loop that nobody stopped."""
+"""Destruction without stop: what the exit of the interpreter does to a loop that was not stopped."""
 
 from __future__ import annotations
 

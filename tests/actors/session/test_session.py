@@ -186,7 +186,7 @@ def test_events_of_a_batch_keep_their_order_with_other_requests(events: int) -> 
         assert [result.sequence for result in wait_all(before + after, 60)] == list(range(2, 2 * events + 2))
         assert between.wait(60)[Total] == Total(sum=events)
         assert isinstance(failure(late), ActorDeadError)
-        # What nobody waits for is done nevertheless.
+        # The event whose ticket was cancelled is handled nevertheless.
         assert session.state[Total] == Total(sum=2 * events + 1)
 
 
@@ -475,7 +475,7 @@ def test_a_reducer_can_neither_start_a_child_nor_wait_for_the_end() -> None:
 
 def test_session_that_crashes_under_a_supervisor_is_started_again_with_its_state(tmp_path: Path) -> None:
     spec = ChildSpec(id="bakery", start=lambda: Session("bakery", [TOTAL], journal=tmp_path / "bakery.db"))
-    supervisor = Supervisor.start("boss", children=[spec], backoff=None)
+    supervisor = Supervisor.start("root", children=[spec], backoff=None)
     events = supervisor.subscribe()
     bakery = supervisor.child("bakery")
     assert bakery.ready.wait_ready(60)

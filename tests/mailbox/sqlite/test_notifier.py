@@ -97,7 +97,7 @@ def test_send_deletes_sockets_of_processes_that_are_gone_and_nothing_else(
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o770, 0o701])
-def test_receive_works_without_a_bell_in_a_folder_that_others_may_use_and_says_so_once(
+def test_receive_works_without_a_notifier_in_a_folder_that_others_may_use_and_says_so_once(
     path: Path, jobs: SqliteMailbox[str, None], mode: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     bell_of(path).mkdir()
@@ -114,7 +114,7 @@ def test_receive_works_without_a_bell_in_a_folder_that_others_may_use_and_says_s
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to somebody else")
-def test_receive_works_without_a_bell_in_a_folder_of_another_user(
+def test_receive_works_without_a_notifier_in_a_folder_of_another_user(
     path: Path, jobs: SqliteMailbox[str, None], caplog: pytest.LogCaptureFixture
 ) -> None:
     bell_of(path).mkdir(mode=0o700)
@@ -127,7 +127,7 @@ def test_receive_works_without_a_bell_in_a_folder_of_another_user(
     assert "belongs to another user" in caplog.text
 
 
-def test_mailbox_works_where_there_is_no_place_for_a_bell_nor_for_temporary_files(
+def test_mailbox_works_where_there_is_no_place_for_a_notifier_nor_for_temporary_files(
     path: Path, jobs: SqliteMailbox[str, None], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("TMPDIR", "/nowhere")
@@ -140,7 +140,7 @@ def test_mailbox_works_where_there_is_no_place_for_a_bell_nor_for_temporary_file
     assert caplog.text.count("polling instead") == 1
 
 
-def test_bell_is_in_the_users_runtime_folder_if_there_is_no_place_beside_the_file(
+def test_notifier_socket_is_in_the_users_runtime_folder_if_there_is_no_place_beside_the_file(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runtime = tmp_path / "runtime"
@@ -179,7 +179,7 @@ def test_close_leaves_no_folder_behind(path: Path, jobs: SqliteMailbox[str, None
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the path of a socket has to be short")
-def test_bell_of_a_file_with_a_long_path_is_heard(tmp_path: Path) -> None:
+def test_notifier_of_a_file_with_a_long_path_is_heard(tmp_path: Path) -> None:
     folder = tmp_path / ("long" * 40)
     folder.mkdir()
     mailbox: SqliteMailbox[str, None] = SqliteMailbox(folder / "mail.db", "jobs", body=str)

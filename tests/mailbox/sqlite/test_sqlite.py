@@ -105,7 +105,7 @@ class TestSqliteMailbox(MailboxContract):
         theirs.close()
 
     @pytest.mark.parametrize("obstacle", ["a file in the way", "a path too long"])
-    def test_sqlite_mailbox_without_a_bell_works_all_the_same(
+    def test_sqlite_mailbox_without_a_notifier_works_all_the_same(
         self, obstacle: str, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         folder = tmp_path / ("x" * 120 if obstacle == "a path too long" else "in the way")

@@ -115,7 +115,7 @@ def acknowledge_late(message: Mail, late: Ticket[str]) -> None:
 
 
 class Foreign:
-    """Somebody else's loop, with a heartbeat or without; it stops when it is told."""
+    """A foreign loop, with a heartbeat or without; it stops when it is told."""
 
     def __init__(self, heartbeat: Heartbeat | None = None) -> None:
         self.heartbeat = heartbeat

@@ -49,7 +49,7 @@ def factory() -> ChildFactory:
 
 
 class Plain(pykka.ThreadingActor):
-    """Somebody's actor."""
+    """A plain Pykka actor."""
 
 
 class Busy(ControlActor):
@@ -214,7 +214,7 @@ def test_a_supervisor_that_has_ended_is_missing(factory: ChildFactory) -> None:
 
 
 def test_census_gives_one_that_does_not_answer_no_time_of_the_others(clock: FakeClock) -> None:
-    mute, supervisor, child = Scripted("mute"), Scripted("boss", is_supervisor=True), Scripted("child")
+    mute, supervisor, child = Scripted("mute"), Scripted("root", is_supervisor=True), Scripted("child")
     census = in_background(lambda: take_census([mute, supervisor], 2.0, clock))
 
     supervisor.asked.wait(PATIENCE).complete((info(child),))
@@ -228,15 +228,15 @@ def test_census_gives_one_that_does_not_answer_no_time_of_the_others(clock: Fake
 
 
 def test_a_supervisor_that_ends_while_it_is_asked_is_asked_again_as_what_it_is_then() -> None:
-    ref = Scripted("boss", is_supervisor=True)
+    ref = Scripted("root", is_supervisor=True)
     census = in_background(lambda: take_census([ref], PATIENCE))
     asked = ref.asked.wait(PATIENCE)
 
     ref.is_supervisor, ref.asked = False, Ticket()
-    asked.fail(ActorDeadError("boss"))
-    ref.asked.wait(PATIENCE).complete(health("boss"))
+    asked.fail(ActorDeadError("root"))
+    ref.asked.wait(PATIENCE).complete(health("root"))
 
-    assert census.wait(PATIENCE) == Census((health("boss"),), ())
+    assert census.wait(PATIENCE) == Census((health("root"),), ())
 
 
 def test_census_names_a_ref_as_missing_whose_answer_is_not_a_health_status() -> None:

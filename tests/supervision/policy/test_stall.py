@@ -62,8 +62,8 @@ def test_next_action_is_one_step_at_a_time_however_long_the_silence(last: Last) 
     policy = StallPolicy(threshold=10.0, last=last)
     taken: list[StallAction] = []
 
-    while (rung := next_action(taken[-1] if taken else R.NONE, 1e9, policy)) is not R.NONE:
-        taken.append(rung)
+    while (action := next_action(taken[-1] if taken else R.NONE, 1e9, policy)) is not R.NONE:
+        taken.append(action)
 
     assert taken == STEPS[last]
 
@@ -72,9 +72,9 @@ def climb(silences: Sequence[float], policy: StallPolicy) -> list[tuple[float, S
     """Return the steps that are taken about one silence that is looked at as often as that."""
     taken: list[tuple[float, StallAction]] = []
     for silent_for in silences:
-        rung = next_action(taken[-1][1] if taken else R.NONE, silent_for, policy)
-        if rung is not R.NONE:
-            taken.append((silent_for, rung))
+        action = next_action(taken[-1][1] if taken else R.NONE, silent_for, policy)
+        if action is not R.NONE:
+            taken.append((silent_for, action))
     return taken
 
 
@@ -90,7 +90,7 @@ def test_next_action_skips_and_repeats_no_step_and_takes_none_before_its_time(
 
     taken = climb(silences, policy)
 
-    assert [rung for _, rung in taken] == STEPS[last][: len(taken)]
+    assert [action for _, action in taken] == STEPS[last][: len(taken)]
     assert all(silent_for >= threshold + number * policy.grace for number, (silent_for, _) in enumerate(taken))
 
 
@@ -100,7 +100,7 @@ def test_every_step_is_taken_in_the_end(looks: int, threshold: float, last: Last
 
     taken = climb([2 * threshold] * looks, policy)
 
-    assert [rung for _, rung in taken] == STEPS[last]
+    assert [action for _, action in taken] == STEPS[last]
 
 
 @pytest.mark.parametrize(

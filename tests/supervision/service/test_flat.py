@@ -1,4 +1,4 @@
-"""Whatever can be asked of what lives leaves nothing behind: neither callbacks nor objects."""
+"""Requests to an actor that goes on living leave nothing behind: neither callbacks nor objects."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def rounds(stack: ExitStack) -> dict[str, Callable[[], object]]:  # noqa: C901  
     loop = LoopActor.start(ProbeLoop(), name="loop")
     stack.callback(loop.stop)
     supervisor = stack.enter_context(
-        Supervisor.open("boss", children=[ChildSpec(id="loop", start=ProbeLoop), ChildSpec(id="plain", actor=Plain)])
+        Supervisor.open("root", children=[ChildSpec(id="loop", start=ProbeLoop), ChildSpec(id="plain", actor=Plain)])
     )
     child, plain = supervisor.child("loop"), supervisor.child("plain")
     session = stack.enter_context(Session.open("shop", [counting()]))
@@ -179,7 +179,7 @@ def test_session_forgets_a_child_that_has_ended() -> None:
 
 
 def test_closed_stream_is_told_nothing_more_and_says_so() -> None:
-    with Supervisor.open("boss") as supervisor:
+    with Supervisor.open("root") as supervisor:
         stream = supervisor.subscribe()
         supervisor.spawn(ChildSpec(id="first", start=ProbeLoop))
         stream.close()
@@ -192,7 +192,7 @@ def test_closed_stream_is_told_nothing_more_and_says_so() -> None:
 
 
 def test_stream_that_ends_with_its_supervisor_is_not_closed() -> None:
-    with Supervisor.open("boss") as supervisor:
+    with Supervisor.open("root") as supervisor:
         stream = supervisor.subscribe()
 
     assert not stream.closed

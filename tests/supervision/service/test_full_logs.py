@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def full_pipe() -> Generator[int, None, None]:
-    """Give a pipe that takes nothing more, and that nobody reads."""
+    """Give a pipe that is full, and that is not read."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     with suppress(BlockingIOError):
@@ -54,7 +54,7 @@ def live(url: str) -> int:
 
 
 @pytest.mark.parametrize("how", ["fails", "fails-debug"])
-def test_serve_ends_at_a_signal_also_if_the_log_takes_nothing(how: str) -> None:
+def test_serve_ends_at_a_signal_even_if_the_log_takes_nothing(how: str) -> None:
     with program(how) as its:
         url = its.line()
         for _ in range(5):
@@ -84,6 +84,6 @@ def test_serve_gives_up_a_handler_that_hangs_in_the_log_and_ends_with_the_code_f
     assert report.counts == {"abandoned": 20}
 
 
-def test_watchdog_ends_the_process_also_if_all_workers_hang_in_the_log() -> None:
+def test_watchdog_ends_the_process_even_if_all_workers_hang_in_the_log() -> None:
     with program("hangs") as its:
         assert its.exit_code() == ExitCode.TOO_MANY_ZOMBIES

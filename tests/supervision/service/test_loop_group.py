@@ -38,7 +38,7 @@ Mail = Message[Any, Any]
 
 
 class Foreign:
-    """Somebody else's loop, which takes no options; it stops when it is told."""
+    """A foreign loop, which takes no options; it stops when it is told."""
 
     def __init__(self) -> None:
         self.entered: Ticket[None] = Ticket()
@@ -53,7 +53,7 @@ class Foreign:
 
 
 class Deaf:
-    """Somebody else's loop, which does not stop when it is told, but when the hold lets it go."""
+    """A foreign loop, which does not stop when it is told, but when the hold lets it go."""
 
     def __init__(self, hold: Hold) -> None:
         self._hold = hold
@@ -458,7 +458,7 @@ def test_a_shutdown_in_a_signal_handler_on_the_thread_of_run_does_not_wait_for_i
     assert answers == [False]
 
 
-def test_loop_group_lets_handlers_of_others_run_also_if_their_signals_do_not_wake_its_thread() -> None:
+def test_loop_group_lets_handlers_of_others_run_even_if_their_signals_do_not_wake_its_thread() -> None:
     loop = ProbeLoop()
     group = LoopGroup(loops=[loop])
     handled: SimpleQueue[int] = SimpleQueue()
@@ -716,7 +716,7 @@ def test_loop_group_says_how_many_messages_are_in_hand(clock: FakeClock) -> None
         loops[0].feed("a body")
         hold.wait_reached()
         asked = in_background(lambda: (before.pending_message_count, before.shutdown_ready()))
-        clock.advance(60)  # nobody is there yet who could answer
+        clock.advance(60)  # no actor is there yet that could answer
 
         assert asked.wait(0) == (0, True)
         assert (its.group.pending_message_count, its.group.shutdown_ready()) == (1, False)

@@ -202,7 +202,7 @@ def test_context_manager_pattern_whose_block_ends_before_the_thread_has_begun() 
         with LoopGroup(loops=[loops.main_loop, loops.eval_loop]) as group:
             thread = start(begin_late)
             hold.wait_reached()
-    loops.requests.send("nobody is there")
+    loops.requests.send("after the end")
 
     thread.join(timeout=60)
 
@@ -332,7 +332,7 @@ def test_a_second_sigterm_does_not_wait_for_what_is_in_hand_and_it_is_redelivere
         assert line(process) == "told"
         process.send_signal(signal.SIGTERM)
 
-        assert line(process) == "SIGTERM, DRAIN_TIMED_OUT"  # nobody has let go, and the time-out is a day
+        assert line(process) == "SIGTERM, DRAIN_TIMED_OUT"  # the handler is still held, and the time-out is a day
         assert process.wait(timeout=60) == 0
     [message] = requests.receive()
     assert (message.body, message.delivery_count) == ("a request", 2)

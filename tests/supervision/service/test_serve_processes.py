@@ -338,7 +338,7 @@ def test_live_probe_fails_for_a_loop_that_hangs_only_when_the_ladder_has_failed(
 def test_live_probe_does_not_fail_for_a_loop_that_hangs_and_is_replaced(path: Path) -> None:
     with Program("answers_probes", path, "replace") as program:
         url = program.wait_for("http")
-        for _ in range(2 * LADDER):  # until it is given up, and its successor has been started
+        for _ in range(2 * LADDER):  # until the worker is abandoned, and its successor has been started
             program.let_go()
 
         program.wait_for("in hand: job, delivery 2")

@@ -290,7 +290,7 @@ def test_a_group_is_drained_together_and_stopped_in_reverse(clock: FakeClock, jo
         hold.wait_reached()
         service.shut_down()
         service.intake_closed.wait(60)
-        jobs.send("nobody takes it")
+        jobs.send("never taken")
         states = [child.state.value for child in service.ref.children()]
 
         assert states == ["up", "up", "stopping"]  # it is the turn of the third, which is kept until all are drained
@@ -372,7 +372,7 @@ def test_service_closes_pools_even_if_the_tree_ends_by_itself(clock: FakeClock, 
         assert pool.submit(print).has_failed()
 
 
-def test_every_pool_is_closed_also_behind_one_that_is_not_done_in_time(clock: FakeClock, jobs: Box) -> None:
+def test_every_pool_is_closed_even_behind_one_that_is_not_done_in_time(clock: FakeClock, jobs: Box) -> None:
     closed: Ticket[float] = Ticket()
 
     class Other:

@@ -129,7 +129,7 @@ def test_service_that_is_cut_short_gives_up_an_actor_that_hangs(clock: FakeClock
         service.shut_down()
         hold.wait_reached()
         service.cut_short()
-        clock.advance(2 * STOP_GRACE)  # one for those that end by themselves, and one when all are given up
+        clock.advance(2 * STOP_GRACE)  # one for loops that end by themselves, and one when all are abandoned
 
         report = returned.wait(0)
         assert [(loop.path, loop.clean, loop.abandoned) for loop in report.loops] == [("hangs", False, True)]
@@ -143,7 +143,7 @@ def test_resume_request_is_refused_once_the_shutdown_has_begun(jobs: Box, clock:
         hold.wait_reached()
         service.shut_down()
         service.intake_closed.wait(60)
-        jobs.send("nobody takes it")
+        jobs.send("never taken")
 
         for ref in (service.ref, service.ref.child("loop")):
             with pytest.raises(UnsupportedRequestError, match="it is being shut down"):
@@ -207,7 +207,7 @@ def test_abandon_gives_the_others_back_when_the_store_hangs_with_one_message(
         assert ref.ended.is_ready()
 
 
-def test_tickets_of_a_service_resolve_also_if_the_tree_ends_by_itself(jobs: Box, clock: FakeClock) -> None:
+def test_tickets_of_a_service_resolve_even_if_the_tree_ends_by_itself(jobs: Box, clock: FakeClock) -> None:
     service, returned = serving(clock, spec(jobs, print, clock))
     service.ref.stop()
     returned.wait(60)
@@ -281,7 +281,7 @@ def test_a_child_that_wants_to_be_killed_does_not_time_out(clock: FakeClock) -> 
     assert returned.wait(60).exit_code is ExitCode.OK
 
 
-def test_idle_loops_end_cleanly_also_without_a_budget(jobs: Box, clock: FakeClock) -> None:
+def test_idle_loops_end_cleanly_even_without_a_budget(jobs: Box, clock: FakeClock) -> None:
     service, returned = serving(clock, spec(jobs, print, clock))
     service.shut_down("at once", 0)
 

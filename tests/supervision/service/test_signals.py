@@ -172,7 +172,7 @@ def test_relay_without_a_thread_changes_nothing() -> None:
     assert signal.set_wakeup_fd(-1) == -1
 
 
-def test_closing_and_opening_twice_changes_nothing() -> None:
+def test_relay_can_be_opened_and_closed_twice() -> None:
     relay = SignalRelay(lambda _: None, [signal.SIGUSR1])
 
     relay.close()

@@ -1,4 +1,4 @@
-"""What somebody who has only read the README expects, and would be surprised to find otherwise."""
+"""What a user who has only read the README expects, and would be surprised to find otherwise."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from loopwarden.mailbox import InMemoryMailbox
 from loopwarden.supervision import Backoff, EventKind
 from loopwarden.testing import FakeClock, Hold, ProbeLoop
 
-#: Time stands still unless a test moves it, so nobody is given up because the machine is slow.
+#: Time stands still unless a test moves it, so no child is abandoned because the machine is slow.
 pytestmark = pytest.mark.usefixtures("clock")
 
 
 def test_a_stop_in_which_a_child_was_abandoned_is_not_clean_and_names_it(clock: FakeClock) -> None:
     factory = ChildFactory()
     with Hold() as hold:
-        supervisor = Supervisor.start("boss", clock=clock, children=[factory.spec("stuck", hold, shutdown=1.0)])
+        supervisor = Supervisor.start("root", clock=clock, children=[factory.spec("stuck", hold, shutdown=1.0)])
         factory.loops["stuck"][0].feed("held")
         hold.wait_reached()
         stopped = supervisor.send(ShutdownRequest(timeout=30.0))
@@ -66,7 +66,7 @@ def test_a_child_has_the_time_that_the_supervisor_was_given_if_its_spec_says_not
 
 def test_a_block_ends_with_what_ended_its_supervisor() -> None:
     def run() -> None:
-        with Supervisor.open("boss", intensity=0, children=ChildFactory().specs("a")) as supervisor:
+        with Supervisor.open("root", intensity=0, children=ChildFactory().specs("a")) as supervisor:
             crash(supervisor.child("a"))
             supervisor.ended.wait(timeout=60)
 
@@ -77,7 +77,7 @@ def test_a_block_ends_with_what_ended_its_supervisor() -> None:
 def test_a_block_does_not_repeat_what_wait_has_told() -> None:
     factory = ChildFactory()
 
-    with Supervisor.open("boss", intensity=0, children=factory.specs("a")) as supervisor:
+    with Supervisor.open("root", intensity=0, children=factory.specs("a")) as supervisor:
         crash(supervisor.child("a"))
         with pytest.raises(SupervisorGaveUp):
             supervisor.wait(timeout=60)
@@ -107,13 +107,13 @@ def test_wait_for_an_event_that_does_not_come_tells_what_came_instead() -> None:
 
 
 def test_wait_of_a_supervisor_names_it_if_it_has_not_ended() -> None:
-    with supervising() as supervisor, pytest.raises(TicketTimeoutError, match="'boss', which has not ended"):
+    with supervising() as supervisor, pytest.raises(TicketTimeoutError, match="'root', which has not ended"):
         supervisor.wait(timeout=0.05)
 
 
 def test_a_child_that_is_not_there_is_told_by_name() -> None:
-    with supervising() as supervisor, pytest.raises(ChildNotFoundError, match="nobody"):
-        supervisor.child("nobody")
+    with supervising() as supervisor, pytest.raises(ChildNotFoundError, match="unknown"):
+        supervisor.child("unknown")
 
 
 def test_a_start_that_fails_again_and_again_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
@@ -139,7 +139,7 @@ def test_a_permanent_child_that_ends_too_often_has_not_failed() -> None:
 
         def shutdown(self, *, timeout: float) -> None: ...
 
-    supervisor = Supervisor.start("boss", intensity=1, backoff=None, children=[ChildSpec(id="brief", start=Brief)])
+    supervisor = Supervisor.start("root", intensity=1, backoff=None, children=[ChildSpec(id="brief", start=Brief)])
 
     with pytest.raises(SupervisorGaveUp, match="ended too often, and is permanent"):
         supervisor.wait(timeout=60)

@@ -1,4 +1,4 @@
-"""What happened in a supervisor, told by events: who, why, which attempt, after which delay, with what in hand."""
+"""The events of a supervisor: which child, why, which attempt, after which delay, with what in hand."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from loopwarden.testing import FakeClock, Hold, ProbeLoop, wait_no_threads
 if TYPE_CHECKING:
     from loopwarden.mailbox import Message
     from loopwarden.supervision import SupervisorRef
-#: Time stands still unless a test moves it, so nobody is given up because the machine is slow.
+#: Time stands still unless a test moves it, so no child is abandoned because the machine is slow.
 pytestmark = pytest.mark.usefixtures("clock")
 
 
@@ -53,7 +53,7 @@ def test_a_start_is_told_with_its_attempt_and_its_time() -> None:
     with supervising(clock=clock, children=factory.specs("a")) as supervisor:
         [event] = supervisor.events()
 
-        assert event == SupervisionEvent(kind=EventKind.STARTED, supervisor="boss", child="a", at=clock.wall())
+        assert event == SupervisionEvent(kind=EventKind.STARTED, supervisor="root", child="a", at=clock.wall())
 
 
 def test_a_crash_is_told_with_its_cause_its_reason_and_its_stack() -> None:
@@ -356,7 +356,7 @@ class Deaf(ControlActor):
     """One of our own actors."""
 
 
-@pytest.mark.parametrize("kind", [lambda: Listener.start("nobody"), Deaf.start], ids=["pykka", "ours"])
+@pytest.mark.parametrize("kind", [lambda: Listener.start("ended"), Deaf.start], ids=["pykka", "ours"])
 def test_an_actor_that_has_ended_listens_no_more_and_the_others_do(kind: Any) -> None:
     factory = ChildFactory()
     listener = kind()

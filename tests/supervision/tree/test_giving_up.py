@@ -1,4 +1,4 @@
-"""Who is given up at the end of a shutdown, and who is not."""
+"""Which loops are abandoned at the end of a shutdown, and which are not."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from loopwarden.mailbox import Message
 
 Box = InMemoryMailbox[Any, Any]
-#: Time stands still unless a test moves it, so nobody is given up because the machine is slow.
+#: Time stands still unless a test moves it, so no child is abandoned because the machine is slow.
 pytestmark = pytest.mark.usefixtures("clock")
 
 

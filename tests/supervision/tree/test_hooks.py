@@ -61,7 +61,7 @@ class Hooked:
 
 
 class Pykkas(Hooked, pykka.ThreadingActor):
-    """Pykka's own, which tells nobody of its end."""
+    """Pykka's own, which does not report its end."""
 
     def __init__(self, called: list[Any], on_raise: dict[str, BaseException], gone: Ticket[None]) -> None:
         self._gone = gone
@@ -91,7 +91,7 @@ def on_pykka(act: Callable[[Any], object], on_raise: dict[str, BaseException]) -
 
 def on_supervised(act: Callable[[Any], object], on_raise: dict[str, BaseException]) -> list[Any]:
     called: list[Any] = []
-    with Supervisor.open("boss") as supervisor:
+    with Supervisor.open("root") as supervisor:
         spec = ChildSpec(id="plain", actor=Supervised, args=(called, on_raise), restart="temporary")
         with suppress(StartFailed):
             act_and_stop(supervisor.spawn(spec), act)
@@ -192,7 +192,7 @@ def test_supervised_actor_logs_what_ended_it_once(how: Any, error: Any, caplog: 
 @pytest.mark.parametrize("how", [ask, call])
 def test_supervised_actor_tells_its_asker_which_base_exception_ended_it(how: Any) -> None:
     error = Worse("asked")
-    with Supervisor.open("boss") as supervisor:
+    with Supervisor.open("root") as supervisor:
         ref = supervisor.spawn(ChildSpec(id="plain", actor=Supervised, args=([], {}), restart="temporary"))
 
         with pytest.raises(ActorDeadError) as caught:

@@ -18,7 +18,7 @@ from loopwarden.supervision import ChildSpec, DaemonScope, EventKind, ExitReason
 from loopwarden.supervision.tree._incarnation import ABANDON_GRACE
 from loopwarden.testing import FakeClock, Hold, ProbeLoop, wait_no_threads
 
-#: Time stands still unless a test moves it, so nobody is given up because the machine is slow.
+#: Time stands still unless a test moves it, so no child is abandoned because the machine is slow.
 pytestmark = pytest.mark.usefixtures("clock")
 
 
@@ -52,14 +52,14 @@ def test_a_child_whose_own_actor_hangs_does_not_keep_its_supervisor_from_ending(
 class Strict(pykka.ThreadingActor):
     def __setattr__(self, name: str, value: object) -> None:
         if name == "_handle_receive":
-            raise AttributeError("nobody touches me")
+            raise AttributeError("do not touch me")
         super().__setattr__(name, value)
 
 
 def test_an_actor_that_cannot_be_watched_is_a_failure_to_start_and_no_more() -> None:
     factory = ChildFactory()
     with supervising(children=factory.specs("a")) as supervisor:
-        with pytest.raises(Exception, match="nobody touches me"):
+        with pytest.raises(Exception, match="do not touch me"):
             supervisor.spawn(ChildSpec(id="strict", actor=Strict), timeout=60)
 
         assert [child.id for child in supervisor.children()] == ["a"]

@@ -1,4 +1,4 @@
-"""Messages whose own code raises: they end no actor of ours, and whoever asks is answered."""
+"""Messages whose own code raises: they end no actor of ours, and every ask is answered."""
 
 from __future__ import annotations
 

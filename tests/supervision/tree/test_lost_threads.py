@@ -103,7 +103,7 @@ def test_a_supervisor_whose_first_child_has_no_thread_ends_with_that_cause(
     machine.lost = (thread,)
 
     with pytest.raises(StartFailed, match="child 'a'"):
-        Supervisor.start("boss", clock=machine.clock, children=(make(factory),))
+        Supervisor.start("root", clock=machine.clock, children=(make(factory),))
 
     assert wait_no_threads() == []
 
@@ -125,9 +125,9 @@ def test_a_restart_for_which_there_is_no_thread_is_tried_again(
         else:
             crash(ref)
         events.wait_for(EventKind.RESTARTING)
-        machine.clock.advance(0)  # the thread of the crew is idle
+        machine.clock.advance(0)  # the thread of the cache is idle
         machine.lost = (thread,)
-        # The one idle thread of the crew is held, so that the next job needs a new one.
+        # The one idle thread of the cache is held, so that the next job needs a new one.
         guest = supervisor.send(StartChildRequest(child=ChildSpec(id="guest", start=hold)))
         hold.wait_reached()
         machine.clock.advance(2.0)
@@ -180,9 +180,9 @@ def test_a_supervisor_that_has_no_thread_itself_says_so_and_answers() -> None:
     machine.lost = ("-supervisor",)
 
     with pytest.raises(RuntimeError, match="can't start new thread"):
-        Supervisor.start("boss", clock=machine.clock, children=factory.specs("a"))
+        Supervisor.start("root", clock=machine.clock, children=factory.specs("a"))
 
-    actor = Supervisor("boss", clock=machine.clock, children=factory.specs("a"))
+    actor = Supervisor("root", clock=machine.clock, children=factory.specs("a"))
     with pytest.raises(RuntimeError):
         actor.launch()
     supervisor = actor.actor_ref
@@ -206,7 +206,7 @@ def test_a_supervisor_below_that_has_no_thread_could_not_be_started() -> None:
 
 def test_children_are_stopped_even_without_a_thread_for_the_helpers() -> None:
     class Foreign:
-        """Somebody else's loop, whose shutdown is called by a helper."""
+        """A foreign loop, whose shutdown is called by a helper."""
 
         def __init__(self) -> None:
             self.gate = machine.blocking.gate()
@@ -300,7 +300,7 @@ def test_factory_that_hangs_has_no_time_without_timers() -> None:
     factory = ChildFactory()
     with Hold() as hold:
         factory.holds["a"] = hold
-        supervisor = Supervisor("boss", clock=timeless(), children=factory.specs("a")).launch()
+        supervisor = Supervisor("root", clock=timeless(), children=factory.specs("a")).launch()
         hold.wait_reached()
 
         assert supervisor.stop(timeout=60) is True
@@ -315,7 +315,7 @@ def test_factory_that_hangs_has_no_time_without_timers() -> None:
 def test_tickets_resolve_and_nothing_hangs_wherever_threads_run_out(left: int) -> None:
     factory, machine = ChildFactory(), Machine()
     children = (loop(factory), ChildSpec(id="plain", actor=Plain), inner_with_a_leaf(factory, machine))
-    supervisor = Supervisor("boss", clock=machine.clock, backoff=None)
+    supervisor = Supervisor("root", clock=machine.clock, backoff=None)
     supervisor.launch()
     machine.left = left
 

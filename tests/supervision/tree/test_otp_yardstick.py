@@ -345,7 +345,7 @@ class Scenario:
         self._known: dict[str, list[Branch]] = {}
         self._trees: dict[str, Tree] = {}
         self._now: list[Row] = []
-        #: What was done, for whoever reads of a failure.
+        #: What was done, for the report of a failure.
         self.story: list[str] = []
 
     def play(self) -> None:
@@ -401,7 +401,7 @@ class Scenario:
                 self._start()
             case "terminate" | "restart" | "delete":
                 name, rows, _ = self._dice.choice(self._now)
-                child = self._dice.choice([row[0] for row in rows] or ["nobody"])
+                child = self._dice.choice([row[0] for row in rows] or ["unknown"])
                 self._ask(operation, name, child)
 
     def _crash(self) -> None:
@@ -426,7 +426,7 @@ class Scenario:
     def _ask(self, operation: Literal["terminate", "restart", "delete"], name: str, child: str) -> None:
         ask = {"terminate": self._ours.terminate, "restart": self._ours.restart, "delete": self._ours.delete}
         self._compare(f"{{{operation}, {name}, {child}}}", ask[operation](name, child))
-        # The one agreed difference: with us a child that somebody took down does not come up with its group. So in a
+        # The one agreed difference: with us a child that was terminated does not come up with its group. So in a
         # group it is brought up or deleted at once.
         if operation == "terminate" and self._trees[name].strategy != "one_for_one":
             then: Literal["restart", "delete"] = self._dice.choice(("restart", "delete"))

@@ -46,7 +46,7 @@ def test_a_supervisor_pauses_and_resumes_all_that_is_below_it(jobs: Box, clock: 
         paused = activity(supervisor.child("flat"))
         resumed = supervisor.send(ResumeRequest()).wait(60)
 
-        assert (drained.taking, drained.drained, drained.loop_name) == (False, True, "boss")
+        assert (drained.taking, drained.drained, drained.loop_name) == (False, True, "root")
         assert [child.loop_name for child in drained.children] == ["flat", "inner"]
         assert [child.loop_name for child in drained.children[1].children] == ["deep"]
         assert (paused, resumed.taking, seen.wait(60)) == (Activity.PAUSED, True, "later")

@@ -1,4 +1,4 @@
-"""Pykka's own actors, unmodified: each end is seen once, reaches nobody else, and leaves nobody waiting."""
+"""Pykka's own actors, unmodified: each end is seen once, ends no other actor, and leaves no sender waiting."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from loopwarden._ticket import Ticket
     from loopwarden.supervision import ChildRef, SupervisorRef
-#: Time stands still unless a test moves it, so nobody is given up because the machine is slow.
+#: Time stands still unless a test moves it, so no child is abandoned because the machine is slow.
 pytestmark = pytest.mark.usefixtures("clock")
 
 
@@ -473,7 +473,7 @@ def test_asks_that_race_with_the_end_through_pykkas_own_ref_always_resolve() -> 
 
 def test_an_actor_that_is_stuck_in_its_handler_is_abandoned_and_counted_until_it_returns(clock: FakeClock) -> None:
     with Hold() as hold:
-        supervisor = Supervisor.start("boss", clock=clock, children=(ChildSpec(id="plain", actor=Plain, shutdown=3.0),))
+        supervisor = Supervisor.start("root", clock=clock, children=(ChildSpec(id="plain", actor=Plain, shutdown=3.0),))
         supervisor.child("plain").tell(hold)
         hold.wait_reached()
         behind = supervisor.child("plain").ask("behind it", block=False)
@@ -520,7 +520,7 @@ def test_an_actor_that_hangs_in_a_hook_is_abandoned(clock: FakeClock, how: str) 
 
     with Hold() as hold:
         child = ChildSpec(id="plain", actor=Hanging, shutdown=3.0)
-        supervisor = Supervisor("boss", clock=clock, children=(child,)).launch()
+        supervisor = Supervisor("root", clock=clock, children=(child,)).launch()
         if how == "on_stop":
             supervisor.ready.wait(timeout=60)
         else:

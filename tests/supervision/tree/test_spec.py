@@ -27,7 +27,7 @@ def refusal_of_a_child(**fields: Any) -> str:
 
 def refusal_of_a_supervisor(**fields: Any) -> str:
     with pytest.raises(ValidationError) as refused:
-        SupervisorSpec.model_validate({"name": "boss"} | fields)
+        SupervisorSpec.model_validate({"name": "root"} | fields)
     return str(refused.value)
 
 
@@ -163,14 +163,14 @@ class TestChild:
         with pytest.raises(ValidationError):
             spec.restart = "temporary"  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]  the misuse under test
 
-    def test_data_that_is_no_mapping_is_refused(self) -> None:
+    def test_child_spec_refuses_data_that_is_not_a_mapping(self) -> None:
         with pytest.raises(ValidationError, match="child None"):
             ChildSpec.model_validate("resize")
 
 
 class TestSupervisor:
     def test_defaults(self) -> None:
-        spec = SupervisorSpec(name="boss")
+        spec = SupervisorSpec(name="root")
 
         assert spec.strategy == "one_for_one"
         assert (spec.intensity, spec.period) == (3, 30)
@@ -210,7 +210,7 @@ class TestSupervisor:
     def test_a_bad_value_is_refused_with_the_names_of_supervisor_and_field(self, field: str, value: object) -> None:
         text = refusal_of_a_supervisor(**{field: value})
 
-        assert "supervisor 'boss'" in text
+        assert "supervisor 'root'" in text
         assert field in text
 
     @pytest.mark.parametrize("bad", ["", None, 5], ids=["empty", "none", "number"])
@@ -221,29 +221,29 @@ class TestSupervisor:
         assert "name" in text
 
     def test_the_intensity_may_be_without_a_limit(self) -> None:
-        assert SupervisorSpec(name="boss", intensity=None).intensity is None
+        assert SupervisorSpec(name="root", intensity=None).intensity is None
 
     def test_an_id_that_is_there_twice_is_refused(self) -> None:
         text = refusal_of_a_supervisor(children=(child("a"), child("b"), child("a")))
 
-        assert "supervisor 'boss': children: the id 'a' is used twice" in text
+        assert "supervisor 'root': children: the id 'a' is used twice" in text
 
     def test_a_significant_child_needs_an_auto_shutdown(self) -> None:
         text = refusal_of_a_supervisor(children=(child("a", restart="transient", significant=True),))
 
-        assert "supervisor 'boss'" in text
+        assert "supervisor 'root'" in text
         assert "'a' is significant, but auto_shutdown is 'never'" in text
 
     @pytest.mark.parametrize("mode", ["any_significant", "all_significant"])
     def test_a_significant_child_is_taken_with_an_auto_shutdown(self, mode: str) -> None:
         significant = child("a", restart="transient", significant=True)
 
-        spec = SupervisorSpec.model_validate({"name": "boss", "auto_shutdown": mode, "children": (significant,)})
+        spec = SupervisorSpec.model_validate({"name": "root", "auto_shutdown": mode, "children": (significant,)})
 
         assert spec.children == (significant,)
 
     def test_a_child_can_be_checked_before_it_is_added(self) -> None:
-        spec = SupervisorSpec(name="boss")
+        spec = SupervisorSpec(name="root")
 
         assert spec.objection_to(child("a", restart="transient")) is None
         assert "'a' is significant" in str(spec.objection_to(child("a", restart="transient", significant=True)))
@@ -251,7 +251,7 @@ class TestSupervisor:
     def test_a_child_that_is_given_as_data_is_named_in_its_error(self) -> None:
         text = refusal_of_a_supervisor(children=({"id": "a", "start": object, "restart": "always"},))
 
-        assert "supervisor 'boss'" in text
+        assert "supervisor 'root'" in text
         assert "child 'a'" in text
         assert "restart" in text
 
@@ -275,10 +275,10 @@ class TestPool:
     def test_pool_refuses_what_makes_its_children_differ(self, fields: dict[str, Any]) -> None:
         text = refusal_of_a_supervisor(template=child("worker"), **fields)
 
-        assert "supervisor 'boss': template:" in text
+        assert "supervisor 'root': template:" in text
 
     def test_pool_refuses_significant_children(self) -> None:
         text = refusal_of_a_supervisor(template=child("worker", restart="transient", significant=True))
 
-        assert "supervisor 'boss'" in text
+        assert "supervisor 'root'" in text
         assert "'worker' is significant" in text

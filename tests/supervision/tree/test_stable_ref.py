@@ -1,4 +1,4 @@
-"""A ref that stays good over restarts, and answers whoever is, or is not, behind it."""
+"""A ref that stays good over restarts, and answers in every state of its child."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from loopwarden.supervision import ChildRef, SupervisorRef
-#: Time stands still unless a test moves it, so nobody is given up because the machine is slow.
+#: Time stands still unless a test moves it, so no child is abandoned because the machine is slow.
 pytestmark = pytest.mark.usefixtures("clock")
 
 
@@ -99,7 +99,7 @@ def test_requests_reach_the_next_life_of_a_loop() -> None:
         assert (health(ref).restarts, health(ref).state) == (1, LoopState.RUNNING)
 
 
-def test_work_is_posted_to_the_next_life_of_a_loop() -> None:
+def test_post_reaches_the_next_incarnation_of_a_loop() -> None:
     factory = ChildFactory()
     with supervising(children=factory.specs("a")) as supervisor:
         events = supervisor.subscribe()
@@ -209,7 +209,7 @@ def test_health_of_all_is_checked_through_stable_refs() -> None:
         assert [status.running for status in statuses] == [True, False, True]
 
 
-# Nobody there
+# The child is down
 
 
 def backing_off(supervisor: SupervisorRef, clock: FakeClock, name: str = "a") -> ChildRef:
@@ -390,7 +390,7 @@ def test_a_child_that_is_stopped_through_its_ref_is_brought_back_by_a_restart() 
         assert ref.send(ProcessRequest(body=1)).wait(timeout=60) == 1
 
 
-def test_stopping_what_is_down_says_that_it_was_down() -> None:
+def test_stop_of_a_child_that_is_down_says_that_it_was_down() -> None:
     factory = ChildFactory()
     with supervising(children=factory.specs("a")) as supervisor:
         ref = supervisor.child("a")
@@ -439,7 +439,7 @@ def test_a_permanent_child_that_is_stopped_by_its_own_ref_stays_down_too() -> No
 
 
 class Foreign:
-    """Somebody else's loop, which is not run at all if it is stopped before."""
+    """A foreign loop, which is not run at all if it is stopped before."""
 
     def __init__(self) -> None:
         self.end: Ticket[None] = Ticket()
@@ -624,7 +624,7 @@ def test_every_ticket_of_a_child_resolves_after_the_end_of_its_supervisor() -> N
     assert isinstance(answers[2], ChildUnavailableError)
 
 
-def test_ready_resolves_also_for_a_child_that_never_was() -> None:
+def test_ready_resolves_even_for_a_child_that_never_was() -> None:
     factory, hold = ChildFactory(), Hold()
     with hold:
         with supervising() as supervisor, hold:
@@ -678,15 +678,15 @@ def test_a_temporary_child_that_ends_takes_its_ref_with_it() -> None:
         assert health(ref).state is LoopState.FAILED
 
 
-# Whatever is being done, everybody answers
+# The whole tree answers, whatever is being done
 
 
-def everybody_answers(supervisor: SupervisorRef, hold: Hold) -> tuple[HealthStatus, dict[str, str]]:
+def answers_of_the_tree(supervisor: SupervisorRef, hold: Hold) -> tuple[HealthStatus, dict[str, str]]:
     """Ask the supervisor and all refs; return what the first child and the supervisor say, before the gate opens."""
     seen = states(supervisor)
     statuses = check_health([supervisor, *(info.ref for info in supervisor.children())], timeout=60)
     assert not hold.is_released
-    assert statuses[0].loop_name == "boss"
+    assert statuses[0].loop_name == "root"
     assert [status.loop_name for status in statuses[1:]] == list(seen)
     assert statuses[2].state is LoopState.RUNNING
     return statuses[1], seen
@@ -700,7 +700,7 @@ def test_tree_answers_while_a_factory_is_at_work() -> None:
         restarted = supervisor.send(RestartChildRequest(id="a"))
         hold.wait_reached()
 
-        status, seen = everybody_answers(supervisor, hold)
+        status, seen = answers_of_the_tree(supervisor, hold)
 
         assert (status.state, status.running, seen["a"]) == (LoopState.STARTING, True, "starting")
         with pytest.raises(ChildUnavailableError, match="starting"):
@@ -713,7 +713,7 @@ def test_tree_answers_while_its_first_child_is_being_made() -> None:
     factory = ChildFactory()
     with Hold() as hold:
         factory.holds["b"] = hold
-        supervisor = Supervisor("boss", children=factory.specs("b", "c")).launch()
+        supervisor = Supervisor("root", children=factory.specs("b", "c")).launch()
         hold.wait_reached()
 
         statuses = check_health([supervisor, *(info.ref for info in supervisor.children())], timeout=60)
@@ -732,7 +732,7 @@ def test_tree_answers_while_a_loop_has_not_entered() -> None:
         hold.wait_reached()
         supervisor.spawn(factory.spec("b"), timeout=60)
 
-        status, seen = everybody_answers(supervisor, hold)
+        status, seen = answers_of_the_tree(supervisor, hold)
 
         assert (status.state, seen["a"]) == (LoopState.STARTING, "starting")
         hold.release()
@@ -750,7 +750,7 @@ def test_tree_answers_while_a_plain_actor_is_starting() -> None:
         hold.wait_reached()
         supervisor.spawn(factory.spec("b"), timeout=60)
 
-        status, seen = everybody_answers(supervisor, hold)
+        status, seen = answers_of_the_tree(supervisor, hold)
 
         assert (status.state, seen["slow"]) == (LoopState.STARTING, "starting")
         hold.release()
@@ -762,7 +762,7 @@ def test_tree_answers_while_a_child_backs_off(clock: FakeClock) -> None:
     with with_back_off(factory, clock, "a", "b") as supervisor:
         backing_off(supervisor, clock)
 
-        status, seen = everybody_answers(supervisor, hold)
+        status, seen = answers_of_the_tree(supervisor, hold)
 
         assert (status.activity, seen["a"]) == (Activity.BACKING_OFF, "restarting")
 
@@ -815,7 +815,7 @@ def test_tree_answers_while_a_plain_actor_is_stopping() -> None:
         stopped = supervisor.child("slow").stop(block=False)
         hold.wait_reached()
 
-        status, seen = everybody_answers(supervisor, hold)
+        status, seen = answers_of_the_tree(supervisor, hold)
 
         assert (status.state, seen["slow"]) == (LoopState.STOPPING, "stopping")
         hold.release()

@@ -1,4 +1,4 @@
-"""A start that hangs is a failed start: seen, given up, and whatever it makes later is nobody's child."""
+"""A start that hangs is a failed start: it is seen and abandoned, and what it makes later is discarded."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_start_that_hangs_at_first_is_why_the_supervisor_does_not_start(sim: Sim
     factory.holds["b"] = hold
 
     with pytest.raises(StartFailed) as raised:
-        Supervisor.start("boss", children=factory.specs("a", "b", "c"))
+        Supervisor.start("root", children=factory.specs("a", "b", "c"))
 
     assert isinstance(raised.value.__cause__, LoopAbandonedError)
     assert factory.log == ["+a", "+b", "-a"]
@@ -195,7 +195,7 @@ def test_supervisor_as_a_child_fails_to_start_when_one_of_its_own_hangs(sim: Sim
     nested = ChildSpec(id="nested", start=lambda: Supervisor("nested", children=factory.specs("a", "b")))
 
     with pytest.raises(StartFailed, match="nested"):
-        Supervisor.start("boss", children=[nested])
+        Supervisor.start("root", children=[nested])
 
     hold.release()
     assert sim.now == 1_060.0
@@ -209,7 +209,7 @@ def test_factory_of_a_supervisor_that_hangs_is_given_up(sim: Simulation) -> None
         return Supervisor("nested")
 
     with pytest.raises(StartFailed, match="60 s"):
-        Supervisor.start("boss", children=[ChildSpec(id="nested", start=make)])
+        Supervisor.start("root", children=[ChildSpec(id="nested", start=make)])
 
     hold.release()
     assert sim.now == 1_060.0
@@ -248,7 +248,7 @@ def test_loop_that_is_made_after_the_end_of_its_supervisor_is_shut_down(sim: Sim
     factory, hold = ChildFactory(), Hold()
     factory.holds["a"] = hold
     with pytest.raises(StartFailed):
-        Supervisor.start("boss", children=factory.specs("a"))
+        Supervisor.start("root", children=factory.specs("a"))
 
     hold.release()
     sleep(sim, 1.0)
@@ -263,7 +263,7 @@ def test_actor_that_is_made_too_late_answers_its_messages(make: Callable[[], Any
 
     def slow() -> object:
         made.append(make())
-        asked.append(made[0].actor_ref.ask("anybody there?", block=False))
+        asked.append(made[0].actor_ref.ask("hello?", block=False))
         hold()
         return made[0]
 

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from loopwarden.supervision import ChildRef, EventStream
-#: Time stands still unless a test moves it, so nobody is given up because the machine is slow.
+#: Time stands still unless a test moves it, so no child is abandoned because the machine is slow.
 pytestmark = pytest.mark.usefixtures("clock")
 
 
@@ -77,7 +77,7 @@ def test_the_example_of_the_readme_holds() -> None:
 def test_open_leaves_nothing_behind_at_the_end_of_the_block_even_after_an_exception() -> None:
     factory = ChildFactory()
 
-    with pytest.raises(Boom), Supervisor.open("boss", children=factory.specs("a", "b")) as supervisor:
+    with pytest.raises(Boom), Supervisor.open("root", children=factory.specs("a", "b")) as supervisor:
         raise Boom
 
     assert supervisor.ended.is_ready()
@@ -138,7 +138,7 @@ def test_the_first_children_start_from_left_to_right_each_when_the_one_before_is
     factory = ChildFactory()
     with Hold() as hold:
         factory.holds["b"] = hold
-        supervisor = Supervisor("boss", children=factory.specs("a", "b", "c")).launch()
+        supervisor = Supervisor("root", children=factory.specs("a", "b", "c")).launch()
         hold.wait_reached()
 
         assert states(supervisor) == {"a": "up", "b": "starting", "c": "pending"}
@@ -159,7 +159,7 @@ def test_first_child_that_cannot_be_started_stops_those_before_it_in_reverse(opt
     factory.failures["c"] = 1
 
     with pytest.raises(StartFailed, match="child 'c'") as caught:
-        Supervisor.start("boss", children=factory.specs("a", "b", "c", "d"), **options)
+        Supervisor.start("root", children=factory.specs("a", "b", "c", "d"), **options)
 
     assert isinstance(caught.value.__cause__, Boom)
     assert factory.log == ["+a", "+b", "+c", "-b", "-a"]
@@ -170,7 +170,7 @@ def test_first_child_of_one_for_one_that_cannot_be_started_stops_those_before_it
     factory.failures["c"] = 1
 
     with pytest.raises(StartFailed, match="child 'c'"):
-        Supervisor.start("boss", children=factory.specs("a", "b", "c", "d"))
+        Supervisor.start("root", children=factory.specs("a", "b", "c", "d"))
 
     assert factory.log[:3] == ["+a", "+b", "+c"]
     assert sorted(factory.log[3:]) == ["-a", "-b"]
@@ -181,7 +181,7 @@ def test_the_first_start_is_tried_once_and_counts_for_no_intensity() -> None:
     factory = ChildFactory()
     factory.failures["a"] = 1
 
-    supervisor = Supervisor("boss", intensity=None, children=factory.specs("a")).launch()
+    supervisor = Supervisor("root", intensity=None, children=factory.specs("a")).launch()
 
     assert isinstance(supervisor.ended.wait(timeout=60).cause, StartFailed)
     with pytest.raises(ActorDeadError):
@@ -295,7 +295,7 @@ def test_a_loop_that_raises_at_once_was_started_and_is_restarted_by_its_type() -
     with supervising(intensity=2) as supervisor:
         ref = supervisor.send(StartChildRequest(child=ChildSpec(id="brief", start=Brief)))
 
-        with pytest.raises(SupervisorGaveUp, match="child 'brief' of supervisor 'boss' failed too often: Boom"):
+        with pytest.raises(SupervisorGaveUp, match="child 'brief' of supervisor 'root' failed too often: Boom"):
             supervisor.wait(timeout=60)
         assert ref.is_ready()
         assert [event.attempt for event in supervisor.events() if event.kind is EventKind.STARTED] == [0, 1, 2]
@@ -411,8 +411,8 @@ def test_requests_for_a_child_that_is_down_are_refused_if_it_is_backing_off(
 )
 def test_a_child_that_is_not_there_is_not_found(request_type: Any) -> None:
     with supervising() as supervisor:
-        with pytest.raises(ChildNotFoundError, match="child 'nobody' does not exist"):
-            ask(supervisor, request_type(id="nobody"))
+        with pytest.raises(ChildNotFoundError, match="child 'unknown' does not exist"):
+            ask(supervisor, request_type(id="unknown"))
 
         assert ask(supervisor, HealthCheckRequest()).running
 
@@ -424,7 +424,7 @@ def test_a_child_that_is_not_there_is_not_found(request_type: Any) -> None:
 def test_request_about_an_unknown_child_that_is_told_does_not_end_the_supervisor(request_type: Any) -> None:
     factory = ChildFactory()
     with supervising(children=factory.specs("a")) as supervisor:
-        supervisor.tell(request_type(id="nobody"))
+        supervisor.tell(request_type(id="unknown"))
 
         assert states(supervisor) == {"a": "up"}
 
@@ -489,7 +489,7 @@ def test_the_spec_of_a_child_is_told() -> None:
 
 def test_supervisor_refuses_a_request_that_it_does_not_know_and_goes_on(caplog: pytest.LogCaptureFixture) -> None:
     with supervising() as supervisor:
-        with pytest.raises(UnsupportedRequestError, match="Supervisor 'boss' does not support ProcessRequest"):
+        with pytest.raises(UnsupportedRequestError, match="Supervisor 'root' does not support ProcessRequest"):
             ask(supervisor, ProcessRequest(body=1))
         supervisor.tell("what?")
 
@@ -506,7 +506,7 @@ def test_health_counts_restarts_and_tells_the_state() -> None:
 
         status = ask(supervisor, HealthCheckRequest())
 
-        assert (status.loop_name, status.state, status.restarts) == ("boss", LoopState.RUNNING, 2)
+        assert (status.loop_name, status.state, status.restarts) == ("root", LoopState.RUNNING, 2)
 
 
 def test_supervisor_that_has_ended_still_answers_what_can_be_answered() -> None:
@@ -524,11 +524,11 @@ def test_supervisor_that_has_ended_still_answers_what_can_be_answered() -> None:
 
 def test_a_shutdown_request_ends_a_supervisor_and_its_children() -> None:
     factory = ChildFactory()
-    supervisor = Supervisor.start("boss", children=factory.specs("a", "b"))
+    supervisor = Supervisor.start("root", children=factory.specs("a", "b"))
 
     result = ask(supervisor, ShutdownRequest(timeout=5.0))
 
-    assert (result.loop_name, result.clean_shutdown) == ("boss", True)
+    assert (result.loop_name, result.clean_shutdown) == ("root", True)
     assert supervisor.ended.wait(timeout=60).cause is None
     assert sorted(factory.log) == ["+a", "+b", "-a", "-b"]
 
@@ -536,7 +536,7 @@ def test_a_shutdown_request_ends_a_supervisor_and_its_children() -> None:
 def test_a_shutdown_request_that_times_out_says_so_and_the_real_end_comes_later(clock: FakeClock) -> None:
     factory = ChildFactory()
     with Hold() as hold:
-        supervisor = Supervisor.start("boss", clock=clock, children=(factory.spec("a", hold, shutdown=100.0),))
+        supervisor = Supervisor.start("root", clock=clock, children=(factory.spec("a", hold, shutdown=100.0),))
         factory.loops["a"][0].feed("held")
         hold.wait_reached()
         request = supervisor.send(ShutdownRequest(timeout=2.0))
@@ -561,10 +561,10 @@ def test_supervisor_stops_all_children_and_gives_up_after_one_failure_too_many()
         crash_and_wait(ref, events)
         crash(ref, Boom("the last one"))
 
-        with pytest.raises(SupervisorGaveUp, match="child 'a' of supervisor 'boss' failed too often") as caught:
+        with pytest.raises(SupervisorGaveUp, match="child 'a' of supervisor 'root' failed too often") as caught:
             supervisor.wait(timeout=60)
 
-        assert (caught.value.supervisor, caught.value.child) == ("boss", "a")
+        assert (caught.value.supervisor, caught.value.child) == ("root", "a")
         assert str(caught.value.__cause__) == "the last one"
         assert supervisor.ended.wait(timeout=60).cause is caught.value
         assert factory.log == ["+a", "+b", "+a", "+a", "-b"]
@@ -648,7 +648,7 @@ def test_the_delay_doubles_up_to_its_maximum_and_begins_anew_after_a_stable_time
         assert delays == [2.0, 4.0, 8.0, 8.0, 8.0, 2.0]
 
 
-def test_chance_moves_the_delay_within_its_bounds(clock: FakeClock) -> None:
+def test_delay_of_a_restart_varies_by_chance_within_its_bounds(clock: FakeClock) -> None:
     factory = ChildFactory()
     backoff = Backoff(minimum=2.0, maximum=2.0, jitter=0.25)
     with supervising(clock=clock, children=factory.specs("a"), backoff=backoff, intensity=None) as supervisor:
@@ -891,7 +891,7 @@ def test_failures_escalate_to_the_top_after_the_product_of_the_intensities() -> 
             events_of_inner_are_over(supervisor)
         crash(below(supervisor, "b"))
 
-        with pytest.raises(SupervisorGaveUp, match="child 'inner' of supervisor 'boss'") as caught:
+        with pytest.raises(SupervisorGaveUp, match="child 'inner' of supervisor 'root'") as caught:
             supervisor.wait(timeout=60)
 
         assert isinstance(caught.value.__cause__, SupervisorGaveUp)
@@ -966,7 +966,7 @@ def test_a_supervisor_below_has_all_the_time_that_its_children_need(clock: FakeC
             id="inner",
             start=lambda: Supervisor("inner", clock=clock, children=(factory.spec("b", hold, shutdown=100.0),)),
         )
-        supervisor = Supervisor.start("boss", clock=clock, children=(child,))
+        supervisor = Supervisor.start("root", clock=clock, children=(child,))
         factory.loops["b"][0].feed("held")
         hold.wait_reached()
         stopped = supervisor.stop(block=False)
@@ -985,7 +985,7 @@ def test_a_supervisor_below_with_a_limit_is_given_up_with_all_its_children(clock
             shutdown=3.0,
             start=lambda: Supervisor("inner", clock=clock, children=(factory.spec("b", hold, shutdown=100.0),)),
         )
-        supervisor = Supervisor.start("boss", clock=clock, children=(child,))
+        supervisor = Supervisor.start("root", clock=clock, children=(child,))
         factory.loops["b"][0].feed("held")
         hold.wait_reached()
         stopped = supervisor.stop(block=False)
@@ -1147,7 +1147,7 @@ def test_sequential_stop_tells_a_child_when_the_one_after_it_has_ended(options: 
         assert factory.log[2:] == ["-b", "-a"]
 
 
-def test_stopping_again_changes_nothing() -> None:
+def test_stop_of_a_supervisor_again_changes_nothing() -> None:
     factory = ChildFactory()
     with supervising(children=factory.specs("a", "b")) as supervisor:
         tickets = [supervisor.stop(block=False) for _ in range(5)]
@@ -1195,7 +1195,7 @@ def test_a_child_that_crashes_while_all_are_stopped_is_not_restarted() -> None:
 def test_a_child_that_does_not_stop_in_time_is_abandoned_and_the_supervisor_ends_all_the_same(clock: FakeClock) -> None:
     factory = ChildFactory()
     with Hold() as hold:
-        supervisor = Supervisor.start("boss", clock=clock, children=(factory.spec("a", hold, shutdown=3.0),))
+        supervisor = Supervisor.start("root", clock=clock, children=(factory.spec("a", hold, shutdown=3.0),))
         factory.loops["a"][0].feed("held")
         hold.wait_reached()
         stopped = supervisor.stop(block=False)
@@ -1216,7 +1216,7 @@ def test_a_child_that_does_not_stop_in_time_is_abandoned_and_the_supervisor_ends
 def test_child_has_five_seconds_to_stop_if_its_spec_does_not_say(clock: FakeClock) -> None:
     factory = ChildFactory()
     with Hold() as hold:
-        supervisor = Supervisor.start("boss", clock=clock, children=(factory.spec("a", hold),))
+        supervisor = Supervisor.start("root", clock=clock, children=(factory.spec("a", hold),))
         factory.loops["a"][0].feed("held")
         hold.wait_reached()
         stopped = supervisor.stop(block=False)
@@ -1232,7 +1232,7 @@ def test_a_request_to_stop_that_came_twice_leaves_no_patience_for_the_next_life(
     with Hold() as first, Hold() as second:
         holds = [first, second]
         supervisor = Supervisor.start(
-            "boss", clock=clock, children=(factory.spec("a", lambda body: holds[int(str(body))](), shutdown=3.0),)
+            "root", clock=clock, children=(factory.spec("a", lambda body: holds[int(str(body))](), shutdown=3.0),)
         )
         factory.loops["a"][0].feed(0)
         first.wait_reached()
@@ -1316,7 +1316,7 @@ def test_a_brutal_kill_of_an_actor_that_hangs_nowhere_leaves_no_thread() -> None
     assert has_ended
 
 
-def test_the_stable_ref_of_an_actor_of_a_users_own_answers_health_also_while_it_is_busy() -> None:
+def test_the_stable_ref_of_an_actor_of_a_users_own_answers_health_even_while_it_is_busy() -> None:
     hold = Hold()
     with supervising(children=(ChildSpec(id="own", start=Own),)) as supervisor, hold:
         ref = supervisor.child("own")
@@ -1359,7 +1359,7 @@ def test_a_supervisor_whose_factory_hangs_ends_when_the_factory_has_had_its_time
     factory = ChildFactory()
     with Hold() as hold:
         factory.holds["b"] = hold
-        supervisor = Supervisor("boss", clock=clock, children=factory.specs("a", "b", shutdown=3.0)).launch()
+        supervisor = Supervisor("root", clock=clock, children=factory.specs("a", "b", shutdown=3.0)).launch()
         hold.wait_reached()
         events = supervisor.subscribe()
         stopped = supervisor.stop(block=False)
@@ -1472,7 +1472,7 @@ class Lost(Supervisor):
 
 def test_a_supervisor_that_is_lost_has_its_children_stopped() -> None:
     factory = ChildFactory()
-    supervisor = Lost("boss", children=factory.specs("a", "b")).launch()
+    supervisor = Lost("root", children=factory.specs("a", "b")).launch()
     supervisor.ready.wait(timeout=60)
     ref = supervisor.child("a")
 
@@ -1486,7 +1486,7 @@ def test_a_supervisor_that_is_lost_has_its_children_stopped() -> None:
 def test_a_supervisor_that_is_lost_while_it_stops_a_child_leaves_no_timer(clock: FakeClock) -> None:
     factory = ChildFactory()
     with Hold() as hold:
-        supervisor = Lost("boss", clock=clock, children=(factory.spec("a", hold, shutdown=100.0),)).launch()
+        supervisor = Lost("root", clock=clock, children=(factory.spec("a", hold, shutdown=100.0),)).launch()
         supervisor.ready.wait(timeout=60)
         factory.loops["a"][0].feed("held")
         hold.wait_reached()

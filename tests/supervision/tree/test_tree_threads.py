@@ -146,7 +146,7 @@ class Tree:
 
     def ask(self, what: str) -> None:
         model = self.dice.choice(list(self.model.alive))
-        name = self.dice.choice([child.spec.id for child in model.children] or ["nobody"])
+        name = self.dice.choice([child.spec.id for child in model.children] or ["unknown"])
         request: Request[Any]
         match what:
             case "terminate":

@@ -1,6 +1,6 @@
 """Answers probes, first saying where: ``python answers_probes.py <file> <how>``.
 
-Whoever reads a byte of standard input waits for the test. Time stands still, so that neither a probe nor the end has a
+A read of a byte of standard input waits for the test. Time stands still, so that neither a probe nor the end has a
 real deadline; where it is watched how a loop hangs, a second passes for each byte of standard input.
 """
 

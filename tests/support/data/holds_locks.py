@@ -1,7 +1,7 @@
 """Gets SIGTERM while a lock of ours is held, for many an acquisition of each: ``python holds_locks.py <file>``.
 
-Each round is a tree, or a group, of its own. The signal is sent by whoever has just acquired the lock, and the lock is
-held until the signal was heard. A round that hangs is the last that this program tells of.
+Each round is a tree, or a group, of its own. The thread that has just acquired the lock sends the signal, and holds the
+lock until the signal was heard. A round that hangs is the last that this program tells of.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Work:
         if message.body == "ask" and self.service is not None:
             self.stream = self.service.ref.subscribe()  # what it is told of takes a lock
             for _ in range(20):
-                self.service.ref.send(HealthCheckRequest()).cancel()  # so that nobody takes the answer
+                self.service.ref.send(HealthCheckRequest()).cancel()  # so that the answer is not taken
             if self.service.probes is not None:
                 url = f"{self.service.probes.url}/health/ready"
                 with suppress(OSError), urllib.request.urlopen(url, timeout=PATIENCE):  # noqa: S310  our own server

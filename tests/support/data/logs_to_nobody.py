@@ -1,4 +1,4 @@
-"""Serves loops whose log is a pipe that is full, and that nobody reads: ``python logs_to_nobody.py <how> <budget>``.
+"""Serves loops whose log is a pipe that is full, and that is not read: ``python logs_to_nobody.py <how> <budget>``.
 
 Says where probes are answered, and ends with the report.
 """

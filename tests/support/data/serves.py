@@ -1,6 +1,6 @@
 """Serves a tree as it is told, says what happens, and ends with the report: ``python serves.py <file> <how>``.
 
-Whoever reads a byte of standard input waits for the test.
+A read of a byte of standard input waits for the test.
 """
 
 from __future__ import annotations

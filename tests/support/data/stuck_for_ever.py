@@ -50,7 +50,7 @@ def work_until_told(message: Message[str, Any]) -> None:
 
 
 def leave_slowly(code: int) -> None:
-    """End the process, but not before everybody who was woken by the end of the root has had a turn."""
+    """End the process, but not before all threads that were woken by the end of the root have had a turn."""
     nap = time.sleep  # noqa: TID251  as if this thread got no turn
     nap(0.2)
     os._exit(code)
