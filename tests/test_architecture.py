@@ -41,6 +41,16 @@ def imported(path: Path) -> set[str]:
     return names
 
 
+def named(path: Path) -> set[str]:
+    """Return what a file imports, each module as it is written and each name with its module."""
+    return {
+        f"{node.module}.{alias.name}" if isinstance(node, ast.ImportFrom) else alias.name
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+    }
+
+
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_clock_alone_reads_the_time(path: Path) -> None:
     if path.name not in {"clock.py", "_log_writer.py", *DATES}:
@@ -99,6 +109,47 @@ def test_an_ignored_finding_names_its_rule_and_its_reason(path: Path) -> None:
     reasons = {line: RULES.sub("", comment) for line, comment in comments.items() if IGNORED.search(comment)}
 
     assert [line for line, reason in reasons.items() if not reason.strip("# ") or IGNORED.search(reason)] == []
+
+
+PACKAGES = ("actors", "mailbox", "supervision", "testing")
+#: Private names that a package takes from another, and why; everything else comes from what the other exports.
+BORROWED = {
+    "actors": {
+        "mailbox._token.wait_with": "a wait that a token ends, as that of a receive",
+        "mailbox._validation.MAX_VISIBILITY": "the longest lease, which the beats of a handler may keep alive",
+        "mailbox._validation.MAX_WORKERS": "one limit of threads, for loops and for pools",
+        "mailbox._validation.check_loop": "the options of a loop have the ranges of a receive",
+        "mailbox._validation.check_run": "as check_loop",
+        "mailbox.memory._mailbox.make_message": "`process` handles a body that was never in a mailbox",
+    },
+    "supervision": {
+        "actors.loop._health.merged_fates": "what a message came to is decided in one place",
+        "actors.loop._messages.StopCast": "only a supervisor stops a loop without asking for an answer",
+        "actors.loop._protocols.check_loop": "what is no loop is refused where it is given, before it has an actor",
+        "actors.runtime._exit_hook.alive": "a process that ends stops every actor, also one without a supervisor",
+        "mailbox._validation.MAX_VISIBILITY": "time-outs are checked against the limits of a receive",
+        "mailbox._validation.MAX_WAIT": "as MAX_VISIBILITY",
+    },
+    "testing": {
+        "actors.consumers._mailbox_worker.check_handler": "`run_all` refuses what a loop refuses",
+        "actors.consumers._mailbox_worker.refuse_unfinished": "as check_handler",
+        "actors.runtime._exit_hook.alive": "the hang guard prints every actor",
+        "actors.runtime._exit_hook.forget_all": "the actors of a simulation end with it",
+        "mailbox._difference.difference": "a contract tells in what a body has changed",
+    },
+}
+
+
+def borrowed(package: str) -> set[str]:
+    others = tuple(f"loopwarden.{other}." for other in PACKAGES if other != package)
+    folder = ROOT / ("src/loopwarden/testing" if package == "testing" else package)
+    names = {name for path in SOURCES if path.is_relative_to(folder) for name in named(path)}
+    return {name.removeprefix("loopwarden.") for name in names if name.startswith(others) and "._" in name}
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_packages_take_private_names_from_each_other_only_with_a_reason(package: str) -> None:
+    assert borrowed(package) == BORROWED.get(package, {}).keys()
 
 
 #: Pure too, outside of supervision/policy, which a contract of import-linter keeps pure.

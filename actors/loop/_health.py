@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
-import traceback
 from collections import Counter
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, final
 
 from pydantic import BaseModel, ConfigDict
 
-from loopwarden._frames import current_frames
 from loopwarden.actors.loop._work_budget import BudgetStatus, WorkBudget
 from loopwarden.clock import Clock, resolve_clock
 
@@ -31,16 +29,7 @@ __all__ = [
     "WorkerStatus",
     "fate_of",
     "merged_fates",
-    "stack_of",
 ]
-
-
-def stack_of(thread_id: int | None) -> str:
-    """Return the stack of a thread."""
-    if thread_id is None:
-        return "its thread is not known"
-    frame = current_frames().get(thread_id)
-    return "its thread has ended" if frame is None else "".join(traceback.format_stack(frame))
 
 
 #: ``done``: completed. ``returned``: not completed, and back in the queue. ``abandoned``: its worker was given up while

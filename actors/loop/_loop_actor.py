@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, TypeVar, cast, final
 
 from typing_extensions import override
 
+from loopwarden._frames import stack_of
 from loopwarden._log import describe, report, type_name
+from loopwarden._message_kinds import MessageKinds
 from loopwarden._ticket import Ticket, in_time, write
 from loopwarden.actors.loop._abandon import GivenBack, WorkerRecovery
 from loopwarden.actors.loop._drain import Drain
-from loopwarden.actors.loop._health import Activity, LoopHealth, MessageFate, stack_of
+from loopwarden.actors.loop._health import Activity, LoopHealth, MessageFate
 from loopwarden.actors.loop._loop_ref import LoopRef
 from loopwarden.actors.loop._messages import (
     AbandonRequest,
@@ -37,12 +39,13 @@ from loopwarden.actors.loop._state import Lifecycle, LifeEvent, LoopState
 from loopwarden.actors.loop._stopper import Stopper
 from loopwarden.actors.loop._worker import Worker
 from loopwarden.actors.runtime._actor import ActorExit, ControlActor, Deferred
-from loopwarden.actors.runtime._request import MessageKinds, Request
 from loopwarden.clock import Clock, resolve_clock
 from loopwarden.errors import UnsupportedRequestError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from loopwarden.actors.runtime._request import Request
 
 __all__ = ["LoopActor"]
 

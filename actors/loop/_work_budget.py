@@ -11,10 +11,11 @@ from loopwarden._arguments import is_whole
 from loopwarden._log import describe
 from loopwarden.clock import Clock, resolve_clock
 from loopwarden.mailbox import SupportsWaitVisible
-from loopwarden.mailbox._token import Token, wait_with
+from loopwarden.mailbox._token import wait_with
 
 if TYPE_CHECKING:
     from loopwarden._blocking import Gate
+    from loopwarden.mailbox import Token
 
 __all__ = ["BudgetStatus", "Permit", "Share", "WorkBudget", "check_budget"]
 

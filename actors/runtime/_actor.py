@@ -16,12 +16,11 @@ from typing_extensions import override
 from loopwarden._blocking import SYSTEM
 from loopwarden._callbacks import Resolving
 from loopwarden._log import describe, report
-from loopwarden._ticket import SharedTicket, Ticket, write
+from loopwarden._pykka_registry import register, unregister
+from loopwarden._ticket import SharedTicket, Ticket, TicketCarrier, write
 from loopwarden.actors.runtime._exit_hook import forget, note_ending, remember
 from loopwarden.actors.runtime._inbox import Inbox, refuse, tickets_of
 from loopwarden.actors.runtime._ref import ControlRef
-from loopwarden.actors.runtime._registry import register, unregister
-from loopwarden.actors.runtime._request import TicketCarrier
 from loopwarden.clock import Clock, resolve_clock
 from loopwarden.errors import ActorDeadError, UnsupportedRequestError
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 from loopwarden._blocking import SYSTEM
 from loopwarden._forks import at_fork
 from loopwarden._log import report
-from loopwarden.actors.runtime._registry import leave_to_parent
+from loopwarden._pykka_registry import leave_to_parent
 from loopwarden.clock import SYSTEM_CLOCK
 
 if TYPE_CHECKING:

@@ -7,13 +7,13 @@ import queue
 from typing import TYPE_CHECKING, Any, TypeAlias, cast, final
 
 from loopwarden._log import report, type_name
-from loopwarden._ticket import Ticket, orphan, write
-from loopwarden.actors.runtime._request import Request, TicketCarrier
+from loopwarden._ticket import Ticket, TicketCarrier, orphan, write
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from loopwarden._blocking import Blocking, WorkQueue
+    from loopwarden.actors.runtime._request import Request
 
 __all__ = ["Envelope", "Inbox", "refuse", "tickets_of"]
 

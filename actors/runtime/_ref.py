@@ -9,9 +9,8 @@ import pykka
 from typing_extensions import override
 
 from loopwarden._log import describe
-from loopwarden._ticket import Ticket, orphan, resolve_from, write
+from loopwarden._ticket import Ticket, TicketCarrier, orphan, resolve_from, write
 from loopwarden.actors.runtime._inbox import refuse
-from loopwarden.actors.runtime._request import Request, TicketCarrier
 from loopwarden.errors import ActorDeadError
 
 # Pykka's poison pill: a ref that stops an actor must send it.
@@ -20,6 +19,7 @@ from pykka.messages import _ActorStop  # pyright: ignore[reportPrivateUsage]  # 
 if TYPE_CHECKING:
     from loopwarden.actors.runtime._actor import ActorExit, ControlActor
     from loopwarden.actors.runtime._inbox import Inbox
+    from loopwarden.actors.runtime._request import Request
 
 __all__ = ["ControlRef"]
 

@@ -11,8 +11,8 @@ from typing_extensions import override
 
 from loopwarden._arguments import is_whole
 from loopwarden._log import describe, report, type_name
+from loopwarden._message_kinds import MessageKinds
 from loopwarden.actors.runtime._actor import ControlActor, Deferred
-from loopwarden.actors.runtime._request import MessageKinds
 from loopwarden.actors.session._journal_file import JournalFile
 from loopwarden.actors.session._session_ref import ChildEnded, Restore, SessionRef, StartChild, StateRequest, ready_ref
 from loopwarden.actors.session._slice import DispatchResult, Reducers

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, Protocol, 
 from pydantic import BaseModel
 
 from loopwarden._log import describe
-from loopwarden.actors.runtime._request import TicketCarrier
+from loopwarden._ticket import TicketCarrier
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import gc
 import sys
+import traceback
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from types import FrameType
 
-__all__ = ["current_frames"]
+__all__ = ["current_frames", "stack_of"]
 
 
 def current_frames() -> dict[int, FrameType]:
@@ -26,3 +27,11 @@ def current_frames() -> dict[int, FrameType]:
     finally:
         if is_collecting:
             gc.enable()
+
+
+def stack_of(thread_id: int | None) -> str:
+    """Return the stack of a thread."""
+    if thread_id is None:
+        return "its thread is not known"
+    frame = current_frames().get(thread_id)
+    return "its thread has ended" if frame is None else "".join(traceback.format_stack(frame))

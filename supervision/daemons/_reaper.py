@@ -12,9 +12,9 @@ from typing_extensions import override
 from loopwarden._arguments import as_tuple
 from loopwarden._backoff import Backoff
 from loopwarden._log import describe, report, type_name
+from loopwarden._message_kinds import MessageKinds
 from loopwarden._threads import SerialExecutor
 from loopwarden.actors import ControlActor
-from loopwarden.actors.runtime._request import MessageKinds
 from loopwarden.clock import Clock, Timer, resolve_clock
 from loopwarden.errors import MailboxClosedError, UnsupportedRequestError
 

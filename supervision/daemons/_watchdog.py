@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, cast, final
 from typing_extensions import override
 
 from loopwarden._arguments import as_tuple, check_callable, is_number, is_whole
+from loopwarden._frames import stack_of
 from loopwarden._log import describe, report, type_name
+from loopwarden._message_kinds import MessageKinds
 from loopwarden._threads import run_in_thread
 from loopwarden.actors import (
     ZOMBIES,
@@ -22,8 +24,6 @@ from loopwarden.actors import (
     RecallRequest,
     StallReport,
 )
-from loopwarden.actors.loop._health import stack_of
-from loopwarden.actors.runtime._request import MessageKinds
 from loopwarden.clock import Clock, Timer, resolve_clock
 from loopwarden.errors import UnsupportedRequestError
 from loopwarden.supervision.daemons._exit import ExitCode, exit_process

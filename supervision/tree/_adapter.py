@@ -10,22 +10,22 @@ import pykka
 
 from loopwarden._ticket import Ticket, write
 from loopwarden.actors import (
+    ZOMBIES,
+    AbandonRequest,
+    ActorExit,
     ControlActor,
     LoopActor,
     LoopRef,
 )
-from loopwarden.actors.loop._messages import AbandonRequest, BeginDrain, StopCast
+from loopwarden.actors.loop._messages import BeginDrain, StopCast
 from loopwarden.actors.loop._protocols import check_loop
-from loopwarden.actors.runtime._actor import ActorExit
-from loopwarden.actors.runtime._zombies import ZOMBIES
 from loopwarden.errors import LoopAbandonedError
 from loopwarden.supervision.tree._pykka_actor import PlainActor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from loopwarden.actors import InHand
-    from loopwarden.actors.loop._protocols import SupportsRun
+    from loopwarden.actors import InHand, SupportsRun
     from loopwarden.clock import Clock
     from loopwarden.supervision.policy._budget import Budget, Priority
     from loopwarden.supervision.tree._events import SupervisionEvent

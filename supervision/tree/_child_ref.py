@@ -10,8 +10,9 @@ import pykka
 from typing_extensions import override
 
 from loopwarden._log import describe
-from loopwarden._ticket import SharedTicket, Ticket, settle, write
+from loopwarden._ticket import SharedTicket, Ticket, TicketCarrier, settle, write
 from loopwarden.actors import (
+    AbandonRequest,
     Activity,
     ActorExit,
     ControlRef,
@@ -26,10 +27,9 @@ from loopwarden.actors import (
     ShutdownConfirmRequest,
     ShutdownRequest,
     ShutdownResult,
+    StallReport,
     WorkerStatus,
 )
-from loopwarden.actors.loop._messages import AbandonRequest, StallReport
-from loopwarden.actors.runtime._request import TicketCarrier
 from loopwarden.errors import ChildUnavailableError, UnsupportedRequestError
 from loopwarden.supervision.policy._child import ChildState
 

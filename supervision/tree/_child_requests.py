@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any, final
 
 from loopwarden._log import report, type_name
+from loopwarden._message_kinds import MessageKinds
 from loopwarden._ticket import Ticket, in_time, write
 from loopwarden.actors import (
     AbandonRequest,
@@ -20,7 +21,6 @@ from loopwarden.actors import (
     ShutdownResult,
     StallReport,
 )
-from loopwarden.actors.runtime._request import MessageKinds
 from loopwarden.errors import ChildNotFoundError, InvalidChildError, UnsupportedRequestError
 from loopwarden.supervision.policy._child import ChildState
 from loopwarden.supervision.policy._effects import EventKind

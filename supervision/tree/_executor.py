@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, assert_never, final
 from loopwarden._log import describe, report
 from loopwarden._threads import ThreadCache
 from loopwarden._ticket import write
-from loopwarden.actors.runtime._actor import ActorExit
-from loopwarden.actors.runtime._zombies import ZOMBIES
+from loopwarden.actors import ZOMBIES, ActorExit
 from loopwarden.errors import LoopAbandonedError
 from loopwarden.supervision.policy._budget import SHARES
 from loopwarden.supervision.policy._child import ChildState

@@ -9,9 +9,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias, final
 
+from loopwarden._frames import stack_of
 from loopwarden._log import describe, report
 from loopwarden.actors import MessageFate, ShutdownResult
-from loopwarden.actors.loop._health import stack_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,9 +19,9 @@ from typing_extensions import override
 
 from loopwarden._blocking import SYSTEM
 from loopwarden._log import describe, report
+from loopwarden._pykka_registry import register, unregister
 from loopwarden._ticket import Ticket, write
-from loopwarden.actors.runtime._actor import ActorExit
-from loopwarden.actors.runtime._registry import register, unregister
+from loopwarden.actors import ActorExit
 from loopwarden.errors import ActorDeadError
 
 # Pykka's poison pill: it tells a stop from other ends.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 from typing_extensions import Unpack, override
 
 from loopwarden._log import describe, report
+from loopwarden._message_kinds import MessageKinds
 from loopwarden._ticket import Ticket, in_time, write
 from loopwarden.actors import (
     AbandonRequest,
@@ -27,7 +28,6 @@ from loopwarden.actors import (
     ShutdownResult,
 )
 from loopwarden.actors.loop._messages import BeginDrain, StopCast
-from loopwarden.actors.runtime._request import MessageKinds
 from loopwarden.clock import Clock, resolve_clock
 from loopwarden.errors import SupervisionError
 from loopwarden.supervision.policy._machine import Phase
@@ -43,7 +43,7 @@ from loopwarden.supervision.tree._supervisor_ref import SupervisorRef
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from loopwarden.actors.runtime._actor import ActorExit
+    from loopwarden.actors import ActorExit
     from loopwarden.supervision.tree._events import SupervisionEvent
 
 __all__ = ["Supervisor"]

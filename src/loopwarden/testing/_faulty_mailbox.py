@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
     from loopwarden._blocking import Blocking
     from loopwarden.clock import Clock
-    from loopwarden.mailbox import Capabilities, DeadLetter, DeadLetters, Mailbox, Message, Reaped, Token
-    from loopwarden.mailbox._message import Settler
+    from loopwarden.mailbox import Capabilities, DeadLetter, DeadLetters, Mailbox, Message, Reaped, Settler, Token
 
 __all__ = ["FaultyMailbox"]
 

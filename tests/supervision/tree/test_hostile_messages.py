@@ -9,8 +9,8 @@ import pytest
 from pydantic import BaseModel
 
 from loopwarden import ChildSpec, HealthCheckRequest, Ticket
+from loopwarden._ticket import TicketCarrier
 from loopwarden.actors import ControlActor, LoopActor, Request, Session, ShutdownRequest, Slice
-from loopwarden.actors.runtime._request import TicketCarrier
 from loopwarden.errors import ActorDeadError, UnsupportedRequestError
 from loopwarden.supervision import ReaperActor, Supervisor, WatchdogActor
 from loopwarden.testing import ProbeLoop
