@@ -16,7 +16,6 @@ from loopwarden.clock import Clock, resolve_clock
 from loopwarden.supervision.daemons._reaper import ReaperActor
 from loopwarden.supervision.daemons._scope import DaemonScope
 from loopwarden.supervision.daemons._watchdog import WatchdogActor
-from loopwarden.supervision.health._census import take_census
 from loopwarden.supervision.health._prober import Prober
 from loopwarden.supervision.health._server import ProbeServer, check_port
 from loopwarden.supervision.policy._budget import Budget
@@ -258,7 +257,7 @@ class Service:
     @property
     def pending_message_count(self) -> int:
         """How many messages are in hand in the whole tree; blocks until the loops have answered."""
-        return sum(len(status.in_hand) for status in take_census([self.ref], clock=self._clock).loops)
+        return self._shutdown.count_in_hand()
 
     def shutdown_ready(self) -> bool:
         """Return whether no message is in hand, so that an end now would interrupt none."""

@@ -118,7 +118,7 @@ class Shutdown:
         used = self._clock.monotonic() - budget.began
         self.wait_for(drained, max(0.0, min(budget.seconds, self._timeouts.drain_timeout) - used))
         took = self._clock.monotonic() - budget.began
-        left = drained.wait(0) if drained.is_ready() else self._count_in_hand()
+        left = drained.wait(0) if drained.is_ready() else self.count_in_hand()
         if left == 0 or self._has_ended:
             report(logging.INFO, "drain ended after %.3f s: nothing is in hand any more", took)
             return True
@@ -127,8 +127,9 @@ class Shutdown:
         report(logging.WARNING, text, how, took, self._timeouts.drain_timeout, budget.seconds, left)
         return False
 
-    def _count_in_hand(self) -> int:
-        return sum(len(status.in_hand) for status in take_census([self._ref], STOP_GRACE, self._clock).loops)
+    def count_in_hand(self) -> int:
+        """Return how many messages are in hand in the whole tree, as far as loops say so within a census."""
+        return sum(len(status.in_hand) for status in take_census([self._ref], clock=self._clock).loops)
 
     def _close_pool(self, pool: SupportsClose, budget: Budget) -> bool:
         answer: Ticket[bool] = Ticket(self._clock.blocking)
@@ -162,7 +163,7 @@ class Shutdown:
         is_cut = self._cut_short.is_ready()
         why = "cut short" if is_cut else f"over (shutdown_timeout {self._timeouts.shutdown_timeout:g} s)"
         text = "the time for the shutdown is %s: loops that have not ended are given up, with messages in hand: %d"
-        report(logging.WARNING, text, why, self._count_in_hand())
+        report(logging.WARNING, text, why, self.count_in_hand())
         self._ref.send(AbandonRequest(reason="the shutdown was cut short" if is_cut else "its time was over"))
         self._ref.ended.wait_ready(self._last_seconds(), self._clock)
 

@@ -11,8 +11,17 @@ import pytest
 from background import in_background, serve_in_background
 from children import ChildFactory
 
-from loopwarden import ChildSpec, DrainRequest, MailboxLoop, ShutdownRequest, Supervisor, Ticket
-from loopwarden.actors import OffloadPool
+from loopwarden import ChildSpec, DrainRequest, HealthCheckRequest, MailboxLoop, ShutdownRequest, Supervisor, Ticket
+from loopwarden.actors import (
+    AbandonRequest,
+    AbandonResult,
+    ControlActor,
+    Deferred,
+    HealthStatus,
+    InHand,
+    LoopState,
+    OffloadPool,
+)
 from loopwarden.mailbox import InMemoryMailbox, Message
 from loopwarden.supervision import ExitCode, Service, ShutdownReport
 from loopwarden.supervision.service._report import REPORT_GRACE, exit_code_of
@@ -442,6 +451,45 @@ def test_service_that_is_cut_short_lets_idle_loops_end_beside_one_that_hangs(
 
         loops = {loop.path: loop.abandoned for loop in returned.wait(0).loops}
         assert loops == {"first": False, "second": False, "hangs": True}
+
+
+class AnswersLate(ControlActor):
+    """Has a message in hand, takes its time to say so, and does not stop."""
+
+    answers_shutdown = True
+
+    def on_receive(self, message: Any) -> object:
+        if isinstance(message, AbandonRequest):
+            self.stop()
+            return AbandonResult(abandoned=True)
+        if not isinstance(message, HealthCheckRequest):
+            return None
+        status = HealthStatus(
+            loop_name="late",
+            state=LoopState.RUNNING,
+            running=True,
+            last_heartbeat=None,
+            heartbeat_age=None,
+            in_hand=(InHand(message_id="1", delivery_count=1, since=0.0),),
+        )
+        late: Ticket[HealthStatus] = Ticket(self.clock.blocking)
+        self.clock.call_later(2 * STOP_GRACE, lambda: late.complete(status))
+        return Deferred(late)
+
+
+def test_service_counts_a_loop_that_answers_late_alike_before_its_shutdown_and_in_it(
+    clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    service, returned = serving(clock, ChildSpec(id="late", start=lambda: AnswersLate(clock=clock)))
+    pending = in_background(lambda: service.pending_message_count)
+    clock.advance(2 * STOP_GRACE)
+    service.shut_down()
+    service.cut_short()
+    clock.advance(10 * STOP_GRACE)  # to end by itself, to be counted, to be given up
+    returned.wait(60)
+
+    assert pending.wait(60) == 1
+    assert "whoever has not ended is given up, with messages in hand: 1" in caplog.text
 
 
 def test_a_mailbox_that_cannot_be_closed_is_told(clock: FakeClock, jobs: Box) -> None:
