@@ -127,6 +127,8 @@ class ShutdownResult(_Reply):
     stack: str | None = None
     #: How the children of a supervisor ended.
     children: tuple[ShutdownResult, ...] = ()
+    #: False if it was never started, so that there was nothing to end.
+    started: bool = True
 
 
 class ShutdownRequest(Request[ShutdownResult]):

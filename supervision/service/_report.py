@@ -54,7 +54,7 @@ class LoopReport(_Part):
 
     #: Its name, after the names of the supervisors above it.
     path: str
-    #: True if it ended by itself, and in time.
+    #: True if it ended by itself, and in time, or had nothing to end.
     clean: bool
     #: True if it was abandoned, because it did not end in time.
     abandoned: bool
@@ -63,6 +63,8 @@ class LoopReport(_Part):
     error: str | None = None
     #: Where its threads were when it was abandoned.
     stack: str | None = None
+    #: False if it was never started.
+    started: bool = True
 
 
 class ShutdownReport(_Part):
@@ -93,13 +95,14 @@ class ShutdownReport(_Part):
 
     @override
     def __str__(self) -> str:
-        clean = sum(loop.clean for loop in self.loops)
+        started = [loop for loop in self.loops if loop.started]
+        clean = sum(loop.clean for loop in started)
         fates = ", ".join(f"{count} {fate}" for fate, count in self.counts.items()) or "none in hand"
         lines = [
             f"shutdown ({self.reason}) took {self.duration:.3f} s of {self.budget:g} s",
-            f"loops: {clean} of {len(self.loops)} ended cleanly",
+            f"loops: {clean} of {len(started)} ended cleanly",
             f"messages: {fates}",
-            *(f"{loop.path}: {_what_happened(loop)}" for loop in self.loops if not loop.clean),
+            *(f"{loop.path}: {_what_happened(loop)}" for loop in self.loops if not (loop.clean and loop.started)),
             *(f"phase {each.name!r} was not completed" for each in self.phases if not each.completed),
             *([f"threads left behind: {', '.join(self.left_behind)}"] if self.left_behind else []),
             *([] if self.error is None else [f"ended by {self.error}"]),
@@ -109,6 +112,8 @@ class ShutdownReport(_Part):
 
 
 def _what_happened(loop: LoopReport) -> str:
+    if not loop.started:
+        return "was never started"
     if loop.abandoned:
         return f"abandoned{'' if loop.stack is None else f', at{chr(10)}{loop.stack.rstrip()}'}"
     return loop.error or "did not end cleanly"
@@ -136,6 +141,7 @@ def report_of(result: ShutdownResult, path: str | None = None) -> LoopReport:
         fates=result.fates,
         error=result.error,
         stack=result.stack,
+        started=result.started,
     )
 
 

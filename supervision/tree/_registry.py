@@ -103,9 +103,14 @@ class ChildRegistry:
 
     @staticmethod
     def result_of(
-        child_id: str, cause: BaseException | None, *, was_down: bool = False, duration: float = 0.0
+        child_id: str,
+        cause: BaseException | None,
+        *,
+        was_down: bool = False,
+        started: bool = True,
+        duration: float = 0.0,
     ) -> ShutdownResult:
-        """Return the result of an end that carries none; ``was_down`` if it was before the stop."""
+        """Return the result of an end that carries none: whether it was before the stop, and if there was a start."""
         error = None if cause is None else describe(cause)
         return ShutdownResult(
             loop_name=child_id,
@@ -113,6 +118,7 @@ class ChildRegistry:
             duration=duration,
             error=error,
             abandoned=isinstance(cause, LoopAbandonedError) and not was_down,
+            started=started,
         )
 
     def forget_result(self, child_id: str) -> None:

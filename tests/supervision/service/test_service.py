@@ -21,10 +21,11 @@ from loopwarden.actors import (
     InHand,
     LoopState,
     OffloadPool,
+    ShutdownResult,
 )
 from loopwarden.mailbox import InMemoryMailbox, Message
 from loopwarden.supervision import ExitCode, Service, ShutdownReport
-from loopwarden.supervision.service._report import REPORT_GRACE, exit_code_of
+from loopwarden.supervision.service._report import REPORT_GRACE, exit_code_of, reports_of
 from loopwarden.supervision.tree._drain import STOP_GRACE
 from loopwarden.testing import FakeClock, Hold
 
@@ -75,6 +76,22 @@ def test_an_idle_tree_ends_at_once_and_cleanly(clock: FakeClock, jobs: Box) -> N
     assert [(loop.path, loop.clean) for loop in report.loops] == [("a", True), ("b", True)]
     assert service.finished.wait(0) is report
     assert "2 of 2 ended cleanly" in str(report)
+
+
+def test_report_does_not_count_a_loop_that_was_never_started_as_ended() -> None:
+    def ended(name: str, *, started: bool = True) -> ShutdownResult:
+        return ShutdownResult(loop_name=name, clean_shutdown=True, duration=0.0, started=started)
+
+    below = ended("below").model_copy(update={"children": (ended("c", started=False),)})
+    tree = ended("tree").model_copy(update={"children": (ended("a"), ended("b", started=False), below)})
+    loops = reports_of(tree)
+    text = str(
+        ShutdownReport(reason="SIGTERM", exit_code=ExitCode.OK, budget=30.0, duration=0.0, phases=(), loops=loops)
+    )
+
+    assert [(loop.path, loop.started) for loop in loops] == [("a", True), ("b", False), ("below/c", False)]
+    assert "loops: 1 of 1 ended cleanly\n" in text
+    assert "b: was never started\nbelow/c: was never started\n" in text
 
 
 @pytest.mark.parametrize(
