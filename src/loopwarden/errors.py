@@ -35,7 +35,7 @@
         ├── ReplyNotAvailableError         the sender: it asked for no reply, or cannot be found
         └── SerializationError             you: the body is not what the mailbox carries
 
-A text names the thing it is about; what a program would act on is an attribute.
+A text names the thing it is about; what a program would act on is an attribute. Both arrive from another process.
 Invalid fields of a message are reported by pydantic's own ``ValidationError``, where the message is made.
 """
 
@@ -44,10 +44,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pykka
+from typing_extensions import override
 
 from loopwarden._log import describe
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 __all__ = [
@@ -89,7 +91,19 @@ __all__ = [
 
 
 class LoopwardenError(Exception):
-    """Root of all errors raised here."""
+    """Root of all errors raised here; each can be copied and pickled."""
+
+    @override
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...], dict[str, object]]:
+        # Python's own would call the constructor with the text, but constructors take what the text is made of.
+        return _make_anew, (type(self), self.args), self.__dict__
+
+
+def _make_anew(kind: type[LoopwardenError], args: tuple[object, ...]) -> LoopwardenError:
+    """Return an error without calling its constructor; what else it has is put back by pickle."""
+    error = kind.__new__(kind)
+    error.args = args
+    return error
 
 
 class TicketError(LoopwardenError):
