@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from loopwarden.actors.consumers._mailbox_loop import MailboxLoop
-from loopwarden.mailbox import DeadLetter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from loopwarden.mailbox import Mailbox
+    from loopwarden.mailbox import DeadLetter, Mailbox
 
 __all__ = ["DLQConsumer"]
 
 T = TypeVar("T")
 
 
-class DLQConsumer(MailboxLoop[DeadLetter[T]]):
+class DLQConsumer(MailboxLoop["DeadLetter[T]"], Generic[T]):
     """Calls a handler with each dead letter of a mailbox, and acknowledges those that it returns from.
 
     A letter whose handler raises stays a letter and comes again, for ever: there is nowhere else for it to go.
