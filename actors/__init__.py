@@ -15,6 +15,7 @@ from loopwarden.actors.consumers._eval_loop import (
     SampleScored,
 )
 from loopwarden.actors.consumers._mailbox_loop import MailboxLoop
+from loopwarden.actors.consumers._mailbox_worker import Source
 from loopwarden.actors.consumers._main_loop import AgentLoop, MainLoop
 from loopwarden.actors.loop._current import beat, stop_asked
 from loopwarden.actors.loop._health import Activity, InHand, MessageFate, Progress, WorkerStatus
@@ -38,7 +39,7 @@ from loopwarden.actors.loop._messages import (
 )
 from loopwarden.actors.loop._protocols import Runnable, SupportsPause, SupportsProcess, SupportsRecovery, SupportsRun
 from loopwarden.actors.loop._state import LoopState
-from loopwarden.actors.loop._work_budget import BudgetStatus, WorkBudget
+from loopwarden.actors.loop._work_budget import BudgetStatus, Permit, Share, WorkBudget
 from loopwarden.actors.offload._pool import OffloadPool
 from loopwarden.actors.runtime._actor import ActorExit, ControlActor, Deferred
 from loopwarden.actors.runtime._ref import ControlRef
@@ -89,7 +90,10 @@ __all__ = [
     "EvalResult",
     "MailboxLoop",
     "MainLoop",
+    "Permit",
     "Sample",
+    "Share",
+    "Source",
     "WorkBudget",
     "beat",
     "stop_asked",

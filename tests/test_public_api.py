@@ -40,6 +40,22 @@ def test_public_api_is_written_down_without_private_modules_and_addresses() -> N
     assert re.findall(r"\b_\w+\.|0x[0-9a-f]+", text) == []
 
 
+#: Parameters whose type has no public name, because what is given has one: any lock will do, and any mailbox.
+UNNAMED = {"InMemoryMailbox(lock)", "ReaperActor(mailboxes)"}
+
+
+def test_public_api_takes_only_what_users_can_name() -> None:
+    signatures = re.findall(r"def ([\w.]+)\(((?:[^()]|\([^()]*\))*)\)", EXPECTED.read_text(encoding="utf-8"))
+
+    unnamed = {
+        f"{function}({parameter})"
+        for function, parameters in signatures
+        for parameter in re.findall(r"(\w+): [^:]*?<(?:protocol|private)>", parameters)
+    }
+
+    assert unnamed == UNNAMED
+
+
 # A small package, which is arranged in other ways, or changed.
 
 FACE = """

@@ -23,7 +23,17 @@ from loopwarden._log import describe, report
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-__all__ = ["SYSTEM_CLOCK", "Clock", "SystemClock", "Timer", "TimerQueue", "current_clock", "use_clock"]
+__all__ = [
+    "SYSTEM_CLOCK",
+    "Blocking",
+    "Clock",
+    "Gate",
+    "SystemClock",
+    "Timer",
+    "TimerQueue",
+    "current_clock",
+    "use_clock",
+]
 
 
 class Clock(Protocol):
