@@ -1,24 +1,28 @@
-"""`Waiters`: who waits for a message in this process; and `wait_visible`, which waits without taking it."""
+"""`wait_for`: how every call waits for something in a mailbox; and `Waiters`, who does so in this process."""
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from typing import TYPE_CHECKING, Protocol, final
+from typing import TYPE_CHECKING, Protocol, TypeVar, final
 
 from loopwarden.mailbox._token import Token, wait_with
 from loopwarden.mailbox._validation import check_seconds, check_token
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from loopwarden._blocking import Gate, Lock
     from loopwarden.clock import Clock
 
-__all__ = ["Waitable", "Waiters", "wait_visible"]
+__all__ = ["Waitable", "Waiters", "wait_for", "wait_visible"]
+
+F = TypeVar("F")
 
 
 @final
 class Waiters:
-    """Gates of receives that wait, oldest first; every call is made under the mailbox's lock.
+    """Gates of calls that wait, oldest first; every call is made under the mailbox's lock.
 
     A call that makes something visible wakes the oldest. The youngest also sleeps no longer than until the next lease
     or delay ends, so one of them always sees to it, and no timer is needed.
@@ -40,10 +44,11 @@ class Waiters:
         """Take a gate out; false if it was woken, and so is out already."""
         if gate not in self.gates:
             return False
-        was_youngest = self.gates[-1] is gate
+        if self.gates[-1] is gate and len(self.gates) > 1:
+            # It is the youngest in a moment, and looks again how long it may sleep. It is woken before this one is out,
+            # because a Ctrl-C in between must not leave it asleep.
+            self.gates[-2].open()
         self.gates.remove(gate)
-        if was_youngest and self.gates:
-            self.gates[-1].open()  # it is the youngest now, and looks again how long it may sleep
         return True
 
     def wake_one(self) -> None:
@@ -65,7 +70,7 @@ class Waiters:
 
 
 class Waitable(Protocol):
-    """A mailbox, as one sees it who only looks."""
+    """A mailbox, as a call sees it that waits for something there; its methods are called under the lock."""
 
     @property
     def name(self) -> str:
@@ -80,23 +85,51 @@ class Waitable(Protocol):
     @property
     def waiters(self) -> Waiters: ...
 
-    def poll(self) -> tuple[bool, float]:
-        """Say whether something is there, and in how many seconds to look again at the latest; under the lock.
+    def poll(self) -> bool:
+        """Say whether something is there.
 
         Raises:
             MailboxClosedError: if the mailbox is closed.
         """
         ...
 
+    def until_due(self) -> float:
+        """Return in how many seconds to look again at the latest; asked when a call is about to wait."""
+        ...
 
-def wait_visible(waitable: Waitable, clock: Clock, timeout: float, token: Token | None) -> bool:
-    """Block until something can be received, the token is stopped or nudged, or ``timeout`` has passed; say which.
+    def pass_on(self) -> None:
+        """Wake the next one, if there may be something for it."""
+        ...
 
-    The caller has no claim to it: another receive may be faster. A waiter that is woken wakes the next one too, so that
-    nothing is left lying because one did not take it after all.
+
+def _do_nothing() -> None: ...
+
+
+def wait_for(  # noqa: PLR0917  few callers, and each passes nearly all of it
+    waitable: Waitable,
+    look: Callable[[], F],
+    clock: Clock,
+    timeout: float,
+    token: Token | None,
+    unlocked: Callable[[], object] = _do_nothing,
+) -> F:
+    """Look until something is found, the token is stopped or nudged, or ``timeout`` has passed; return what was found.
+
+    A look and the parking after it are one step under the lock, so what becomes visible from then on finds the gate. A
+    wake-up is for one waiter. It is passed on when that one has found something, because there may be more, and when
+    it ends without: stopped, too late, refused or interrupted. However it ends, it is parked no longer.
+
+    A back end that asks a server must not do so under a lock. It asks between two calls of this function, and ``look``
+    says whether there was a wake-up since it asked.
+
+    Args:
+        waitable: The mailbox.
+        look: Takes what is there, or says that it is; false if there is nothing. Called under the lock.
+        clock: The time.
+        timeout: Seconds.
+        token: Ends it early.
+        unlocked: Called without the lock before each wait, and at the end.
     """
-    check_seconds(waitable.name, "timeout", timeout)
-    check_token(waitable.name, token)
     deadline = clock.monotonic() + timeout
     gate: Gate | None = None
     waiters = waitable.waiters
@@ -104,19 +137,35 @@ def wait_visible(waitable: Waitable, clock: Clock, timeout: float, token: Token 
         while True:
             with waitable.lock:
                 was_woken = gate is not None and not waiters.leave(gate)
-                is_visible, look_again = waitable.poll()
-                left = deadline - clock.monotonic()
-                is_over = left <= 0 or (token is not None and (token.stopped or token.take_nudge()))
-                if is_visible or is_over:
-                    if is_visible or was_woken:
-                        waiters.wake_one()
-                    return is_visible and not (token is not None and token.stopped)
+                found = look()
+                now = clock.monotonic()
+                if found or now >= deadline or (token is not None and (token.stopped or token.take_nudge())):
+                    if found or was_woken:
+                        waitable.pass_on()
+                    return found
                 gate = clock.blocking.gate()
-                wait = min(left, look_again)
-                waiters.park(gate, clock.monotonic() + wait)
-            wait_with(clock, gate, wait, token)  # woken by a send, a return, close, or time
+                wait = min(deadline - now, waitable.until_due())
+                waiters.park(gate, now + wait)
+            unlocked()
+            wait_with(clock, gate, wait, token)  # woken by what becomes visible or due sooner, by close, or by time
     except BaseException:
-        with waitable.lock:  # interrupted, or closed: what it may have been woken for is for another receive
-            if gate is not None and not waiters.leave(gate):
-                waiters.wake_one()
+        if gate is not None:
+            if token is not None:
+                token.detach(gate)  # once more: a Ctrl-C may come while the wait does so itself
+            with waitable.lock:
+                if not waiters.leave(gate):
+                    waitable.pass_on()
         raise
+    finally:
+        unlocked()
+
+
+def wait_visible(waitable: Waitable, clock: Clock, timeout: float, token: Token | None) -> bool:
+    """Block until something can be received, the token is stopped or nudged, or ``timeout`` has passed; say which.
+
+    The caller has no claim to it: another receive may be faster.
+    """
+    check_seconds(waitable.name, "timeout", timeout)
+    check_token(waitable.name, token)
+    is_visible = wait_for(waitable, waitable.poll, clock, timeout, token)
+    return is_visible and not (token is not None and token.stopped)

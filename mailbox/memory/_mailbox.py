@@ -6,6 +6,7 @@ import math
 import os
 import secrets
 import weakref
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 
@@ -25,7 +26,7 @@ from loopwarden.mailbox._contract import Capabilities, Reaped
 from loopwarden.mailbox._dead_letter import DeadLetter
 from loopwarden.mailbox._message import Message, reply_target
 from loopwarden.mailbox._shape import HIGHEST, LOWEST
-from loopwarden.mailbox._token import Token, wait_with
+from loopwarden.mailbox._token import Token
 from loopwarden.mailbox._validation import (
     check_bodies,
     check_dedup_id,
@@ -39,7 +40,7 @@ from loopwarden.mailbox._validation import (
     check_token,
     refuse_letter,
 )
-from loopwarden.mailbox._waiters import Waiters, wait_visible
+from loopwarden.mailbox._waiters import Waiters, wait_for, wait_visible
 from loopwarden.mailbox.memory._admission import Admission
 from loopwarden.mailbox.memory._dead_letters import InMemoryDeadLetters
 from loopwarden.mailbox.memory._queue import Entry, LeaseQueue
@@ -258,21 +259,34 @@ class InMemoryStore(Generic[T, R]):
                     self.dead_letter(entry, "its body cannot be read", str(error), readable=False)
                 else:
                     messages.append(Message(self, entry, body, entry.count, entry.receipt, token))
-        if self.waiters.gates:
-            self.waiters.due_added(due)
-            if queue.has_visible:
-                self.waiters.wake_one()
+        self.waiters.due_added(due)
         return messages
 
-    def poll(self) -> tuple[bool, float]:
-        """Say whether something is there, and when to look again; under the lock, see `Waitable.poll`."""
+    def take_due(self, limit: int, visibility_timeout: float, token: Token | None) -> list[Message[T, R]]:
+        """Lease what is visible when what is due has come back; nothing for a token that is stopped."""
+        if not self.poll() or (token is not None and token.stopped):
+            return []
+        with self.mending:
+            return self.take(limit, self._monotonic() + visibility_timeout, token)
+
+    def poll(self) -> bool:
+        """Say whether something is there when what is due has come back; see `Waitable.poll`."""
         if self.closed:
             raise MailboxClosedError(self._name)
         with self.mending:
             now = self._monotonic()
             if now >= self.queue.first_due:
                 self.bring_back(now)
-            return self.queue.has_visible, self.queue.first_due - now
+            return self.queue.has_visible
+
+    def until_due(self) -> float:
+        """Return in how many seconds a lease or a delay ends; see `Waitable.until_due`."""
+        return max(0.0, self.queue.first_due - self._monotonic())
+
+    def pass_on(self) -> None:
+        """Wake the next one if something is visible; see `Waitable.pass_on`."""
+        if self.queue.has_visible:
+            self.waiters.wake_one()
 
     def bring_back(self, now: float) -> tuple[list[Entry], list[Entry]]:
         """Do what is due; return what became visible, and what became a dead letter."""
@@ -670,43 +684,9 @@ class InMemoryMailbox(Generic[T, R]):
                     raise
             if messages:
                 return messages
-        return self._receive_slowly(max_messages, visibility_timeout, wait_time_seconds, token)
-
-    def _receive_slowly(  # noqa: C901  one loop, of which every step needs the lock
-        self, max_messages: int, visibility_timeout: float, wait_time_seconds: float, token: Token | None
-    ) -> list[Message[T, R]]:
         check_token(self._name, token)
-        deadline: float | None = None
-        gate: Gate | None = None
-        try:
-            while True:
-                with self._lock, self.store.mending:
-                    was_woken = gate is not None and not self.store.waiters.leave(gate)
-                    if self.store.closed:
-                        raise MailboxClosedError(self._name)  # noqa: TRY301  it passes the clean-up below as it should
-                    now = self._monotonic()
-                    queue = self.store.queue
-                    if now >= queue.first_due:
-                        self.store.bring_back(now)
-                    if (queue.fresh or queue.returned) and (token is None or not token.stopped):
-                        messages = self.store.take(max_messages, now + visibility_timeout, token)
-                        if messages:
-                            return messages
-                    if deadline is None:
-                        deadline = now + wait_time_seconds
-                    if now >= deadline or (token is not None and (token.stopped or token.take_nudge())):
-                        if was_woken and queue.has_visible:
-                            self.store.waiters.wake_one()  # what this one was woken for is for another receive
-                        return []
-                    gate = self._clock.blocking.gate()
-                    until = min(deadline, queue.first_due)
-                    self.store.waiters.park(gate, queue.first_due)
-                wait_with(self._clock, gate, until - now, token)  # woken by a send, a return, close, or a lease's end
-        except BaseException:
-            with self._lock:  # interrupted: what it may have been woken for is for another receive
-                if gate is not None and not self.store.waiters.leave(gate) and self.store.queue.has_visible:
-                    self.store.waiters.wake_one()
-            raise
+        look = partial(self.store.take_due, max_messages, visibility_timeout, token)
+        return wait_for(self.store, look, self._clock, wait_time_seconds, token)
 
     def wait_visible(self, timeout: float, token: Token | None = None) -> bool:
         """Wait until there is something to receive; see `SupportsWaitVisible`."""

@@ -10,7 +10,6 @@ from loopwarden.errors import MailboxClosedError, ReplyNotAvailableError, Serial
 from loopwarden.mailbox._dead_letter import DeadLetter, paced
 from loopwarden.mailbox._validation import check_id, check_ids, check_limit
 from loopwarden.mailbox.sqlite._queue import UNREADABLE, Row, SqliteQueue
-from loopwarden.mailbox.sqlite._receive import receive
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -71,9 +70,7 @@ class SqliteDeadLetters(Generic[T]):
         token: Token | None = None,
     ) -> list[Message[DeadLetter[T], None]]:
         """Receive letters, as from any mailbox."""
-        return receive(
-            self._store, self._queue, self._clock, max_messages, visibility_timeout, wait_time_seconds, token
-        )
+        return self._queue.receive(max_messages, visibility_timeout, wait_time_seconds, token)
 
     def redrive(
         self, message_ids: Iterable[str] | None = None, *, rate: float | None = None, token: Token | None = None

@@ -24,10 +24,8 @@ from loopwarden.mailbox._validation import (
     check_reply_to,
     check_seconds,
 )
-from loopwarden.mailbox._waiters import wait_visible
 from loopwarden.mailbox.sqlite._dead_letters import SqliteDeadLetters
-from loopwarden.mailbox.sqlite._queue import Row, SqliteQueue
-from loopwarden.mailbox.sqlite._receive import RECHECK, SqliteWaitable, receive
+from loopwarden.mailbox.sqlite._queue import RECHECK, Row, SqliteQueue
 from loopwarden.mailbox.sqlite._store import SqliteStore
 
 if TYPE_CHECKING:
@@ -120,7 +118,6 @@ class SqliteMailbox(Generic[T, R]):
         self._queue: SqliteQueue[T] = SqliteQueue(
             self._store, name, clock, max_deliveries=max_deliveries, read=self._read, reply=self._send_reply
         )
-        self._waitable = SqliteWaitable(self._store, name, self._queue.waiters, clock)
         self._dead: SqliteDeadLetters[T] = SqliteDeadLetters(self._store, name, self._codec, clock)
         self._step = self._store.transaction(name)
         self._single = self._store.transaction(name, single=True)
@@ -290,9 +287,7 @@ class SqliteMailbox(Generic[T, R]):
         token: Token | None = None,
     ) -> list[Message[T, R]]:
         """Return what is there; see `Mailbox.receive`."""
-        return receive(
-            self._store, self._queue, self._clock, max_messages, visibility_timeout, wait_time_seconds, token
-        )
+        return self._queue.receive(max_messages, visibility_timeout, wait_time_seconds, token)
 
     def acknowledge_many(self, messages: Iterable[Message[T, R]]) -> list[Message[T, R]]:
         """Acknowledge all in one transaction; see `Mailbox.acknowledge_many`."""
@@ -300,7 +295,7 @@ class SqliteMailbox(Generic[T, R]):
 
     def wait_visible(self, timeout: float, token: Token | None = None) -> bool:
         """Wait until there is something to receive; see `SupportsWaitVisible`."""
-        return wait_visible(self._waitable, self._clock, timeout, token)
+        return self._queue.wait_visible(timeout, token)
 
     def waited_until(self) -> float:
         """Return up to when a call waited for another process; see `SupportsWaitedUntil`."""

@@ -1,25 +1,33 @@
-"""`SqliteQueue`: the messages of one mailbox in a SQLite file, and how their deliveries are settled."""
+"""`SqliteQueue`: the messages of one mailbox in a SQLite file, how they are received, and how they are settled."""
 
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, final
 
-from loopwarden.errors import ReceiptHandleExpiredError, SerializationError
+from loopwarden._log import report
+from loopwarden.errors import MailboxClosedError, ReceiptHandleExpiredError, SerializationError
 from loopwarden.mailbox._message import Message
-from loopwarden.mailbox._validation import MAX_VISIBILITY, refuse_letter
+from loopwarden.mailbox._validation import MAX_VISIBILITY, check_receive, check_token, refuse_letter
+from loopwarden.mailbox._waiters import wait_for, wait_visible
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
+    from loopwarden._blocking import Lock
     from loopwarden.clock import Clock
     from loopwarden.mailbox._token import Token
     from loopwarden.mailbox.sqlite._store import SqliteStore
 
-__all__ = ["UNREADABLE", "Row", "SqliteQueue"]
+__all__ = ["RECHECK", "UNREADABLE", "Row", "SqliteQueue"]
+
+#: Seconds after which a waiting receive looks again by itself. The one place where something is polled: the
+#: notification of another process may be lost, or there may be no notifier at all.
+RECHECK = 1.0
 
 #: What reading headers raises if they are none.
 UNREADABLE = (ValueError, TypeError, RecursionError)
@@ -96,7 +104,9 @@ class Row:
 
 @final
 class SqliteQueue(Generic[B]):
-    """One mailbox of a store (see `Settler`): methods called ``settle_…`` take the lock, the others need it.
+    """One mailbox of a store: its deliveries are settled here (see `Settler`), and waited for (see `Waitable`).
+
+    `receive`, `wait_visible`, `acknowledge_many` and methods called ``settle_…`` take the lock, the others need it.
 
     Args:
         store: The file.
@@ -129,6 +139,7 @@ class SqliteQueue(Generic[B]):
             #: Who waits for something to receive.
             self.waiters = store.waiters(name)
             self._room = store.waiters(f"{name}:room")
+        self._clock = clock
         self._wall = clock.wall
         self._max_deliveries = max_deliveries
         self._read = read
@@ -145,6 +156,64 @@ class SqliteQueue(Generic[B]):
     def place(self) -> tuple[Path, str]:
         """Which mailbox of which file it is."""
         return self._store.path.resolve(), self._name
+
+    # Receiving.
+
+    def receive(
+        self, max_messages: int, visibility_timeout: float, wait_time_seconds: float, token: Token | None
+    ) -> list[Message[B, Any]]:
+        """Do what `Mailbox.receive` says."""
+        check_receive(self._name, max_messages, visibility_timeout, wait_time_seconds)
+        check_token(self._name, token)
+        unread: list[tuple[str, str, str]] = []
+
+        def look() -> list[Message[B, Any]]:
+            self._check_open()
+            if token is not None and token.stopped:
+                return []
+            messages = self.take(max_messages, visibility_timeout, token)
+            unread.extend(self.take_unread())
+            return messages
+
+        def log_unread() -> None:  # not under the lock, because log handlers are user code
+            for message_id, reason, error in unread:
+                text = "mailbox %r: dead-lettered message %s, %s: %s"
+                report(logging.WARNING, text, self._name, message_id, reason, error)
+            unread.clear()
+
+        return wait_for(self, look, self._clock, wait_time_seconds, token, log_unread)
+
+    def wait_visible(self, timeout: float, token: Token | None) -> bool:
+        """Do what `SupportsWaitVisible` says."""
+        return wait_visible(self, self._clock, timeout, token)
+
+    @property
+    def lock(self) -> Lock:
+        """The store's."""
+        return self._store.lock
+
+    def poll(self) -> bool:
+        """Say whether something is visible or due; see `Waitable.poll`."""
+        self._check_open()
+        self._store.notifier.listen()  # before the look, so that it hears of what comes after
+        with self._store.connection(self._name) as cursor:
+            [due] = cursor.execute("SELECT min(due) FROM messages WHERE mailbox = ?", (self._name,)).fetchone()
+        return due is not None and bool(due <= self._wall())
+
+    def until_due(self) -> float:
+        """Return when to look again; see `Waitable.until_due`."""
+        # Under the lock since the look, so a notification from now on finds the gate that is parked next.
+        self._store.notifier.listen()
+        due = self.next_due()
+        return RECHECK if due is None else min(RECHECK, max(0.0, due - self._wall()))
+
+    def pass_on(self) -> None:
+        """Wake the next one: there may be more, or something due sooner than it knows; see `Waitable.pass_on`."""
+        self.waiters.wake_one()
+
+    def _check_open(self) -> None:
+        if self._store.closed:
+            raise MailboxClosedError(self._name)
 
     def take(self, limit: int, visibility_timeout: float, token: Token | None) -> list[Message[B, Any]]:
         """Lease up to ``limit`` visible messages; one that was delivered before comes alone."""
