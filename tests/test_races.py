@@ -76,6 +76,14 @@ def restart_while_paused(simulation: Simulation) -> None:
         assert loop.send(HealthCheckRequest()).wait().activity is Activity.PAUSED
 
 
+def health_before_a_paused_loop_runs(simulation: Simulation) -> None:
+    actor = LoopActor(MailboxLoop(a_mailbox(), print))
+    actor.pause_at_start()
+    loop = actor.launch()  # its worker has not come to say what it does
+    assert loop.send(HealthCheckRequest()).wait().activity is Activity.PAUSED
+    loop.send(ShutdownRequest()).wait()
+
+
 def stop_during_restart(simulation: Simulation) -> None:
     jobs = a_mailbox()
     jobs.send("crashes")
@@ -187,6 +195,7 @@ def abandon_during_acknowledge(simulation: Simulation) -> None:
 
 SCENARIOS = [
     restart_while_paused,
+    health_before_a_paused_loop_runs,
     stop_during_restart,
     stop_during_poll,
     cancel_during_complete,
