@@ -1,4 +1,5 @@
--- The journal of one session and its children. Whoever opens it raises the epoch; who has an older one writes no more.
+-- The journal of one session and its children. A session that opens it raises the epoch;
+-- a session with an older one writes no more.
 CREATE TABLE IF NOT EXISTS owner (
     only INTEGER PRIMARY KEY CHECK (only = 1),
     epoch INTEGER NOT NULL

@@ -196,7 +196,7 @@ class Service:
         asked, ended = self._asked, self.ref.ended
         while not asked.is_ready() and not ended.is_ready():
             # Python runs handlers of signals between two steps of the main thread. A handler that is due just before
-            # this wait would not run until the wait ends: so every other signal ends it.
+            # this wait would not run until the wait ends: so a signal of another handler ends it.
             self._shutdown.wait_first(None, self._stirred, asked, ended)
         return asked.is_ready()
 

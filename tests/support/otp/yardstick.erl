@@ -145,7 +145,7 @@ write(Entry) ->
     [{log, Log}] = ets:lookup(world, log),
     ets:insert(world, {log, [list_to_binary(Entry) | Log]}).
 
-%% The tree at rest: whoever it lists is alive, and nobody is about to be restarted.
+%% The tree at rest: every child that it lists is alive, and none is about to be restarted.
 
 rest(none) ->
     {[], none};
