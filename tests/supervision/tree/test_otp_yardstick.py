@@ -57,7 +57,7 @@ STRATEGIES: tuple[Strategy, ...] = ("one_for_one", "rest_for_one", "one_for_all"
 RESTARTS: tuple[Restart, ...] = ("permanent", "permanent", "transient", "temporary")
 AUTO: tuple[AutoShutdown, ...] = ("never", "never", "never", "any_significant", "all_significant")
 
-HARNESS = Path(__file__).with_name("otp") / "yardstick.erl"
+HARNESS = Path(__file__).parents[2] / "support" / "otp" / "yardstick.erl"
 
 #: One line of what a supervisor knows: its name, its children with state and type, and its counts.
 Row: TypeAlias = list[Any]
