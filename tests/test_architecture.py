@@ -124,6 +124,7 @@ BORROWED = {
     },
     "supervision": {
         "actors.loop._health.merged_fates": "what a message came to is decided in one place",
+        "actors.loop._messages.BeginDrain": "only a supervisor has a shutdown drain a loop, with two tickets to watch",
         "actors.loop._messages.StopCast": "only a supervisor stops a loop without asking for an answer",
         "actors.loop._protocols.check_loop": "what is no loop is refused where it is given, before it has an actor",
         "actors.runtime._exit_hook.alive": "a process that ends stops every actor, also one without a supervisor",

@@ -506,7 +506,7 @@ def test_service_counts_a_loop_that_answers_late_alike_before_its_shutdown_and_i
     returned.wait(60)
 
     assert pending.wait(60) == 1
-    assert "whoever has not ended is given up, with messages in hand: 1" in caplog.text
+    assert "loops that have not ended are given up, with messages in hand: 1" in caplog.text
 
 
 def test_a_mailbox_that_cannot_be_closed_is_told(clock: FakeClock, jobs: Box) -> None:
