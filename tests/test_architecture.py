@@ -212,7 +212,13 @@ def test_every_public_module_is_listed_here() -> None:
 def test_importing_loopwarden_imports_neither_asyncio_nor_pytest() -> None:
     import subprocess  # noqa: PLC0415  only here
 
-    program = "import sys, loopwarden, loopwarden.testing; print({'asyncio', 'pytest'} & set(sys.modules))"
+    program = """
+import sys, loopwarden.testing
+from loopwarden import *
+from loopwarden.actors import *
+from loopwarden.supervision import *
+print({'asyncio', 'pytest'} & set(sys.modules))
+"""
     ended = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True)
 
     assert ended.stdout == "set()\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -81,7 +82,7 @@ def test_every_error_has_an_example() -> None:
 @pytest.mark.parametrize("error", [*EXAMPLES, OutOfSpaceError(disk="/srv")], ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize(
     "passed_on",
-    [copy.copy, copy.deepcopy, pickled, lambda error: pickled(error, 0)],
+    [copy.copy, copy.deepcopy, pickled, partial(pickled, protocol=0)],
     ids=["copy", "deepcopy", "pickle", "pickle-0"],
 )
 def test_error_that_is_copied_or_pickled_says_the_same(error: Exception, passed_on: Callable[[Any], Any]) -> None:

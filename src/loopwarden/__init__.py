@@ -2,56 +2,61 @@
 
 from __future__ import annotations
 
-from loopwarden.actors import (
-    DLQConsumer,
-    DrainRequest,
-    HealthCheckRequest,
-    HealthStatus,
-    Heartbeat,
-    IntakeStatus,
-    LoopActor,
-    LoopRef,
-    LoopState,
-    MailboxLoop,
-    MainLoop,
-    OffloadPool,
-    PauseRequest,
-    ProcessRequest,
-    ResumeRequest,
-    Runnable,
-    Session,
-    ShutdownConfirmRequest,
-    ShutdownRequest,
-    ShutdownResult,
-    Slice,
-    SupportsProcess,
-    SupportsRun,
-    Ticket,
-    WorkBudget,
-    beat,
-    check_health,
-    stop_asked,
-    wait_all,
-)
-from loopwarden.mailbox import Mailbox, Message, Token, open_mailbox
-from loopwarden.supervision import (
-    Backoff,
-    ChildRef,
-    ChildSpec,
-    DaemonScope,
-    ExitCode,
-    LoopGroup,
-    ReaperActor,
-    Service,
-    ShutdownCoordinator,
-    ShutdownReport,
-    Supervisor,
-    SupervisorRef,
-    WatchdogActor,
-    WhichChildrenRequest,
-    daemon_scope,
-    serve,
-)
+from typing import TYPE_CHECKING
+
+from loopwarden._lazy import lazy
+
+if TYPE_CHECKING:
+    from loopwarden.actors import (
+        DLQConsumer,
+        DrainRequest,
+        HealthCheckRequest,
+        HealthStatus,
+        Heartbeat,
+        IntakeStatus,
+        LoopActor,
+        LoopRef,
+        LoopState,
+        MailboxLoop,
+        MainLoop,
+        OffloadPool,
+        PauseRequest,
+        ProcessRequest,
+        ResumeRequest,
+        Runnable,
+        Session,
+        ShutdownConfirmRequest,
+        ShutdownRequest,
+        ShutdownResult,
+        Slice,
+        SupportsProcess,
+        SupportsRun,
+        Ticket,
+        WorkBudget,
+        beat,
+        check_health,
+        stop_asked,
+        wait_all,
+    )
+    from loopwarden.mailbox import Mailbox, Message, Token, open_mailbox
+    from loopwarden.supervision import (
+        Backoff,
+        ChildRef,
+        ChildSpec,
+        DaemonScope,
+        ExitCode,
+        LoopGroup,
+        ReaperActor,
+        Service,
+        ShutdownCoordinator,
+        ShutdownReport,
+        Supervisor,
+        SupervisorRef,
+        WatchdogActor,
+        WhichChildrenRequest,
+        daemon_scope,
+        serve,
+    )
 
 __all__ = [
     # Loops
@@ -110,3 +115,23 @@ __all__ = [
     "ShutdownResult",
     "WhichChildrenRequest",
 ]
+
+if not TYPE_CHECKING:  # a type checker would take any name for one of ours
+    __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            "loopwarden.actors": (
+                "DLQConsumer DrainRequest HealthCheckRequest HealthStatus Heartbeat IntakeStatus LoopActor "
+                "LoopRef LoopState MailboxLoop MainLoop OffloadPool PauseRequest ProcessRequest ResumeRequest "
+                "Runnable Session ShutdownConfirmRequest ShutdownRequest ShutdownResult Slice SupportsProcess "
+                "SupportsRun Ticket WorkBudget beat check_health stop_asked wait_all"
+            ),
+            "loopwarden.mailbox": "Mailbox Message Token open_mailbox",
+            "loopwarden.supervision": (
+                "Backoff ChildRef ChildSpec DaemonScope ExitCode LoopGroup ReaperActor Service "
+                "ShutdownCoordinator ShutdownReport Supervisor SupervisorRef WatchdogActor WhichChildrenRequest "
+                "daemon_scope serve"
+            ),
+        },
+        modules=("actors", "clock", "errors", "mailbox", "supervision"),
+    )
