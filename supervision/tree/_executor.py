@@ -211,7 +211,7 @@ class EffectExecutor:
     def results(self) -> tuple[ShutdownResult, ...]:
         """Return how all children have ended, also those that were down before."""
         results = {
-            child.id: ChildRegistry.result_of(child.id, child.last_error, was_down=True)
+            child.id: ChildRegistry.result_of(child.id, child.last_error, was_down=True, started=child.incarnation > 0)
             for child in self.machine.roster.children.values()
         }
         there = {incarnation.spec.id: incarnation.result_so_far(self._clock) for incarnation in self.incarnations}

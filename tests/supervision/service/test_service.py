@@ -27,7 +27,7 @@ from loopwarden.mailbox import InMemoryMailbox, Message
 from loopwarden.supervision import ExitCode, Service, ShutdownReport
 from loopwarden.supervision.service._report import REPORT_GRACE, exit_code_of, reports_of
 from loopwarden.supervision.tree._drain import STOP_GRACE
-from loopwarden.testing import FakeClock, Hold
+from loopwarden.testing import FakeClock, Hold, ProbeLoop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,6 +76,30 @@ def test_an_idle_tree_ends_at_once_and_cleanly(clock: FakeClock, jobs: Box) -> N
     assert [(loop.path, loop.clean) for loop in report.loops] == [("a", True), ("b", True)]
     assert service.finished.wait(0) is report
     assert "2 of 2 ended cleanly" in str(report)
+
+
+def test_report_names_a_loop_whose_turn_to_start_never_came(clock: FakeClock) -> None:
+    with Hold() as hold:
+
+        def hang() -> ProbeLoop:
+            hold()
+            return ProbeLoop()
+
+        tree = Supervisor(
+            "tree",
+            children=[ChildSpec(id="first", start=hang), ChildSpec(id="second", start=ProbeLoop)],
+            clock=clock,
+        )
+        service = Service(tree, signals=(), clock=clock)
+        returned = in_background(service.run)
+        hold.wait_reached()
+        service.shut_down(timeout=1.0)
+        service.intake_closed.wait(60)
+        clock.advance(20.0)
+        report = returned.wait(60)
+
+    assert [(loop.path, loop.started) for loop in report.loops] == [("first", True), ("second", False)]
+    assert "second: was never started" in str(report)
 
 
 def test_report_does_not_count_a_loop_that_was_never_started_as_ended() -> None:
