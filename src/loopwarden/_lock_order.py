@@ -12,6 +12,8 @@ import sys
 import threading
 from typing import TYPE_CHECKING, final
 
+from loopwarden._forks import at_fork
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType, TracebackType
@@ -26,6 +28,8 @@ ORDER: frozenset[tuple[str, str]] = frozenset({("TimerThread", "TimerQueue")})
 #: What was found since the start: an error that is raised where it is not seen, as in a callback, is still found here.
 VIOLATIONS: list[str] = []
 _held = threading.local()  # .names: the makers of the locks that this thread holds, in the order it took them
+# What the parent holds is the parent's. A lambda: the dictionary is that of the thread which forks.
+at_fork(in_child=lambda: _held.__dict__.clear())  # noqa: PLW0108  as above
 
 
 class LockOrderError(AssertionError):
