@@ -43,11 +43,13 @@ if TYPE_CHECKING:
         StallReport,
     )
     from loopwarden.actors.loop._protocols import (
+        LoopTimeouts,
         Runnable,
         SupportsPause,
         SupportsProcess,
         SupportsRecovery,
         SupportsRun,
+        SupportsTimeouts,
     )
     from loopwarden.actors.loop._state import LoopState
     from loopwarden.actors.loop._work_budget import BudgetStatus, Permit, Share, WorkBudget
@@ -135,11 +137,13 @@ __all__ = [
     "Inlet",
     "LoopState",
     "Progress",
+    "LoopTimeouts",
     "Runnable",
     "SupportsPause",
     "SupportsProcess",
     "SupportsRecovery",
     "SupportsRun",
+    "SupportsTimeouts",
 ]
 
 if not TYPE_CHECKING:  # a type checker would take any name for one of ours
@@ -166,7 +170,7 @@ if not TYPE_CHECKING:  # a type checker would take any name for one of ours
                 "ShutdownResult StallReport"
             ),
             "loopwarden.actors.loop._protocols": (
-                "Runnable SupportsPause SupportsProcess SupportsRecovery SupportsRun"
+                "LoopTimeouts Runnable SupportsPause SupportsProcess SupportsRecovery SupportsRun SupportsTimeouts"
             ),
             "loopwarden.actors.loop._state": "LoopState",
             "loopwarden.actors.loop._work_budget": "BudgetStatus Permit Share WorkBudget",

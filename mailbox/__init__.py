@@ -7,10 +7,12 @@ from loopwarden.mailbox._contract import (
     DeadLetters,
     Mailbox,
     Reaped,
+    SupportsDeadLetterWatch,
+    SupportsExtendMany,
     SupportsWaitedUntil,
     SupportsWaitVisible,
 )
-from loopwarden.mailbox._dead_letter import DeadLetter
+from loopwarden.mailbox._dead_letter import DeadLetter, DeadLetterNotice
 from loopwarden.mailbox._lease import LeaseExtender
 from loopwarden.mailbox._message import Message, Record, Settler
 from loopwarden.mailbox._open import open_mailbox
@@ -22,12 +24,15 @@ __all__ = [
     # The contract
     "Capabilities",
     "DeadLetter",
+    "DeadLetterNotice",
     "DeadLetters",
     "Mailbox",
     "Message",
     "Reaped",
     "Record",
     "Settler",
+    "SupportsDeadLetterWatch",
+    "SupportsExtendMany",
     "SupportsWaitVisible",
     "SupportsWaitedUntil",
     "Token",

@@ -27,9 +27,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, final, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from loopwarden.mailbox._dead_letter import DeadLetter
+    from loopwarden.mailbox._dead_letter import DeadLetter, DeadLetterNotice
     from loopwarden.mailbox._message import Message
     from loopwarden.mailbox._token import Token
 
@@ -252,6 +252,31 @@ class SupportsWaitVisible(Protocol):
 
         Raises:
             MailboxClosedError: if the mailbox is, or in the meantime becomes, closed.
+        """
+        ...
+
+
+@runtime_checkable
+class SupportsDeadLetterWatch(Protocol):
+    """A mailbox that tells of the messages that become dead letters in this process."""
+
+    def watch_dead_letters(self, listener: Callable[[DeadLetterNotice], bool]) -> Callable[[], None]:
+        """Have each notice told to the first listener that takes it, by returning true; return what ends that.
+
+        A listener is called on the thread that made the letter, without any lock. It must not block.
+        """
+        ...
+
+
+@runtime_checkable
+class SupportsExtendMany(Protocol):
+    """A mailbox, or its dead letters, that renews the leases of many messages by one call."""
+
+    def extend_many(self, messages: Iterable[Message[Any, Any]], timeout: float) -> list[Message[Any, Any]]:
+        """Let each lease last for at least ``timeout`` seconds from now; none is cut short.
+
+        Returns:
+            Those whose delivery was over, or that were finalised already; they are untouched.
         """
         ...
 

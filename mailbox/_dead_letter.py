@@ -1,22 +1,38 @@
-"""`DeadLetter`: a message that was given up, with what is known of it; and `paced`, the rate of a redrive."""
+"""`DeadLetter`: a message that was given up; `DeadLetterWatch`, which tells of it; `paced`, the rate of a redrive."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, TypeVar
+import logging
+import math
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, TypeVar, final
 
 from pydantic import BaseModel, ConfigDict
 
 from loopwarden._arguments import is_number
+from loopwarden._log import printable, report
 from loopwarden.errors import InvalidParameterError
 from loopwarden.mailbox._token import Token, wait_with
 from loopwarden.mailbox._validation import check_token
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
-    from loopwarden.clock import Clock
+    from loopwarden.clock import Clock, Timer
 
-__all__ = ["DeadLetter", "paced"]
+__all__ = ["NO_ERROR", "DeadLetter", "DeadLetterNotice", "DeadLetterWatch", "most_unread", "paced"]
+
+#: The error of a letter that was delivered as often as it may be, without one word about what went wrong.
+NO_ERROR = (
+    "none was told: each delivery ended with its lease, because the process was gone, the worker hung, or the message"
+    " was done too late to be acknowledged"
+)
+#: How many messages that cannot be read a receive of a loop gives up at most, so that the loop sees it in time.
+MOST_UNREAD = 10
+#: How many letters of a storm are told one by one, in so many seconds; the others are counted.
+TOLD_ONE_BY_ONE = 5
+STORM_SECONDS = 10.0
 
 T = TypeVar("T")
 
@@ -41,6 +57,121 @@ class DeadLetter(BaseModel, Generic[T]):
     #: When it was sent and when it was given up, in seconds since the epoch.
     sent_at: float
     dead_at: float
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class DeadLetterNotice:
+    """A message has become a dead letter."""
+
+    mailbox: str
+    message_id: str
+    #: Why, and what its handler raised last if that is known.
+    reason: str
+    error: str | None
+    delivery_count: int
+    #: True if its body or its headers could not be read, so that no handler has had it.
+    unread: bool = False
+
+
+@final
+class DeadLetterWatch:
+    """Tells of each message of a mailbox that becomes a dead letter in this process: the log, and one listener.
+
+    The back end adds notices under its lock, when the letter is there, and has them told when the lock is free, because
+    handlers of a log and listeners are other people's code.
+
+    Args:
+        mailbox: The mailbox's name.
+        clock: The time.
+    """
+
+    def __init__(self, mailbox: str, clock: Clock) -> None:
+        self._mailbox = mailbox
+        self._clock = clock
+        self._pending: deque[DeadLetterNotice] = deque()
+        self._listeners: tuple[Callable[[DeadLetterNotice], bool], ...] = ()
+        self._lock = clock.blocking.lock()  # guards all of the following
+        self._began = -STORM_SECONDS
+        self._told = self._untold = 0
+        self._last: DeadLetterNotice | None = None
+        self._timer: Timer | None = None
+
+    def add(self, notice: DeadLetterNotice) -> None:
+        """Have a letter told of by the next `tell`."""
+        self._pending.append(notice)
+
+    def has_enough_unread(self, token: Token | None) -> bool:
+        """Say whether a receive is to end, because too many in a row could not be read; of what is not told yet."""
+        return sum(notice.unread for notice in tuple(self._pending)) >= most_unread(token)
+
+    def watch(self, listener: Callable[[DeadLetterNotice], bool]) -> Callable[[], None]:
+        """Have each notice told to the first listener that takes it; see `SupportsDeadLetterWatch`."""
+        self._listeners += (listener,)
+
+        def unwatch() -> None:
+            self._listeners = tuple(each for each in self._listeners if each is not listener)
+
+        return unwatch
+
+    def tell(self) -> None:
+        """Tell of what was added; without the mailbox's lock."""
+        while self._pending:
+            try:
+                notice = self._pending.popleft()
+            except IndexError:  # another thread was faster
+                return
+            self._log(notice)
+            for listener in self._listeners:
+                try:
+                    if listener(notice):
+                        break
+                except Exception as error:  # noqa: BLE001  isolates user code
+                    report(logging.ERROR, "a listener for dead letters of %r raised", self._mailbox, error=error)
+
+    def _log(self, notice: DeadLetterNotice) -> None:
+        now = self._clock.monotonic()
+        with self._lock:
+            if now - self._began >= STORM_SECONDS:
+                self._began, self._told = now, 0
+            is_told = self._told < TOLD_ONE_BY_ONE
+            if is_told:
+                self._told += 1
+            else:
+                self._untold += 1
+                self._last = notice
+            sets_timer = not is_told and self._timer is None
+        if is_told:
+            report(logging.WARNING, "%s", _sentence(notice))
+        elif sets_timer:
+            try:
+                self._timer = self._clock.call_later(self._began + STORM_SECONDS - now, self.summarize)
+            except RuntimeError:  # no thread for timers
+                self.summarize()
+
+    def summarize(self) -> None:
+        """Say how many letters were not told one by one; when a storm has lasted for so long, and at the close."""
+        with self._lock:
+            untold, last = self._untold, self._last
+            self._untold, self._last = 0, None
+            timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()
+        if last is not None:
+            text = "mailbox %r: %d more messages are dead letters, the last one: %s"
+            report(logging.WARNING, text, self._mailbox, untold, _sentence(last))
+
+
+def most_unread(token: Token | None) -> float:
+    """Return how many messages that cannot be read a receive may give up; without a token no loop would see it."""
+    return math.inf if token is None else 1 if token.tries_one else MOST_UNREAD
+
+
+def _sentence(notice: DeadLetterNotice) -> str:
+    count = notice.delivery_count
+    when = "before it was delivered" if not count else "after 1 delivery" if count == 1 else f"after {count} deliveries"
+    error = "" if notice.error is None else f"; last error: {printable(notice.error)[:500]}"
+    return f"mailbox {notice.mailbox!r}: message {notice.message_id} is a dead letter, {when}: {notice.reason}{error}"
 
 
 I = TypeVar("I")  # noqa: E741  an item

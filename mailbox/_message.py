@@ -50,7 +50,7 @@ class Settler(Protocol):
 
     def settle_nack(self, message: Message[Any, Any], visibility_timeout: float, error: str | None) -> None: ...
 
-    def settle_put_back(self, message: Message[Any, Any]) -> None: ...
+    def settle_put_back(self, message: Message[Any, Any], visibility_timeout: float) -> None: ...
 
     def settle_dead_letter(self, message: Message[Any, Any], reason: str, error: str | None) -> None: ...
 
@@ -163,10 +163,15 @@ class Message(Generic[T, R]):
         self.settler.settle_nack(self, visibility_timeout, error)
         self.is_finalized = self._was_returned = True
 
-    def put_back(self) -> None:
-        """Give it back unstarted: in its old place, and as if it had not been delivered."""
+    def put_back(self, visibility_timeout: float = 0) -> None:
+        """Give it back as if it had not been delivered, in its old place: unstarted, or not tried for its own sake.
+
+        Args:
+            visibility_timeout: Seconds until it can be received.
+        """
         self._check_open()
-        self.settler.settle_put_back(self)
+        check_seconds(self.settler.name, "visibility_timeout", visibility_timeout)
+        self.settler.settle_put_back(self, visibility_timeout)
         self.is_finalized = self._was_returned = True
 
     def dead_letter(self, reason: str, *, error: str | None = None) -> None:

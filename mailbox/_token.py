@@ -23,9 +23,11 @@ class Token:
     then looks at the token, `stop` marks the token and then opens the gates.
     """
 
-    __slots__ = ("_fenced", "_gates", "_nudged", "_stopped")
+    __slots__ = ("_fenced", "_gates", "_nudged", "_stopped", "tries_one")
 
     def __init__(self) -> None:
+        #: True if a receive is to look at one message only, even if it cannot be read: a try, because nothing succeeds.
+        self.tries_one = False
         self._stopped = False
         self._fenced = False
         self._nudged = False

@@ -12,24 +12,35 @@ from loopwarden._backoff import Backoff
 from loopwarden._log import describe
 from loopwarden._threads import run_in_thread
 from loopwarden._ticket import Ticket
+from loopwarden.actors.consumers._breaker import Breaker
 from loopwarden.actors.consumers._mailbox_worker import MailboxWorker, Source, check_handler
 from loopwarden.actors.consumers._pause_state import PauseState
+from loopwarden.actors.consumers._retry import RetryPolicy, RetryRule
 from loopwarden.actors.consumers._worker_group import WorkerGroup
+from loopwarden.actors.loop._protocols import LoopTimeouts
 from loopwarden.actors.loop._work_budget import WorkBudget, check_budget
 from loopwarden.clock import Clock, resolve_clock
-from loopwarden.mailbox._validation import MAX_VISIBILITY, check_loop, check_run
+from loopwarden.mailbox import SupportsDeadLetterWatch
+from loopwarden.mailbox._renewer import renewer_of
+from loopwarden.mailbox._validation import check_loop, check_run, check_seconds
 from loopwarden.mailbox.memory._mailbox import make_message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from types import TracebackType
 
     from loopwarden._heartbeat import Heartbeat
     from loopwarden.actors.loop._health import Progress
-    from loopwarden.mailbox import Message
+    from loopwarden.mailbox import DeadLetterNotice, Message
 
 __all__ = ["MailboxLoop"]
 
+#: Seconds for which a message is leased: how long others wait for it if this process vanishes.
+LEASE = 30.0
+#: Seconds that a poll waits, as in SQS; a stop wakes it, so it need not be short.
+WAIT = 20.0
+#: Seconds without a sign of life for which leases are renewed, if neither a watchdog nor the tree says: the watchdog's.
+SILENCE = 720.0
 
 T = TypeVar("T")
 
@@ -54,12 +65,19 @@ class MailboxLoop(Generic[T]):
         handler: Called with each message, on a worker.
         concurrency: How many workers there are.
         prefetch: How many messages each worker takes at once; more than 1 keeps messages from workers that are free.
+        pass_body: Whether the handler is called with the body in place of the message.
         crash_on: Classes of exceptions that end the loop.
         backoff: How long a message whose handler raised stays away.
-        visibility_timeout: How long a message is leased, if `run` does not say otherwise. If the process is killed, the
-            message comes back after this.
-        wait_time_seconds: How long a poll waits, likewise.
-        longest_lease: How long the beats of a handler (`beat`) may keep its lease alive.
+        retry: What else is done after which exception, the nearest class counts: another `Backoff`, or
+            ``"dead_letter"`` to give the message up at once. A handler may also raise `Retry`.
+        breaker: After how many failures in a row, without one success, the loop takes no more messages, but tries one
+            now and then; None means never.
+        visibility_timeout: How long others wait for a message if this process vanishes, if neither `run` nor the tree
+            says otherwise: 30 s. The lease of a worker that shows signs of life is renewed.
+        wait_time_seconds: How long a poll waits, likewise: 20 s.
+        longest_handler: For how many seconds without a sign of life (`beat`) a lease is renewed if there is no watchdog
+            to say so; 720 if the tree does not know either.
+        longest_lease: How long the lease of one message is kept at most.
         budget: A limit of messages in hand that it shares with other loops; then ``prefetch`` is 1.
         weight: How much one of its messages counts in the budget.
         clock: The time it lives by.
@@ -68,14 +86,18 @@ class MailboxLoop(Generic[T]):
     def __init__(
         self,
         source: Source[T],
-        handler: Callable[[Message[T, Any]], object],
+        handler: Callable[[Message[T, Any]], object] | Callable[[T], object],
         *,
         concurrency: int = 1,
         prefetch: int = 1,
+        pass_body: bool = False,
         crash_on: tuple[type[BaseException], ...] = (),
         backoff: Backoff = Backoff(),  # noqa: B008  it is frozen
-        visibility_timeout: float = 300,
-        wait_time_seconds: float = 20,
+        retry: Mapping[type[Exception], RetryRule] | None = None,
+        breaker: int | None = 10,
+        visibility_timeout: float | None = None,
+        wait_time_seconds: float | None = None,
+        longest_handler: float | None = None,
         longest_lease: float = 43_200,
         budget: WorkBudget | None = None,
         weight: int = 1,
@@ -88,40 +110,56 @@ class MailboxLoop(Generic[T]):
             source.name,
             concurrency=concurrency,
             prefetch=prefetch,
-            visibility_timeout=visibility_timeout,
-            wait_time_seconds=wait_time_seconds,
+            visibility_timeout=LEASE if visibility_timeout is None else visibility_timeout,
+            wait_time_seconds=WAIT if wait_time_seconds is None else wait_time_seconds,
             longest_lease=longest_lease,
         )
+        if longest_handler is not None:
+            check_seconds(source.name, "longest_handler", longest_handler)
         check_handler(handler)
-        _check_failures(crash_on, backoff)
+        _check_crash_on(crash_on)
+        policy = RetryPolicy(backoff, retry)
+        if breaker is not None and (not is_whole(breaker) or breaker < 1):
+            raise ValueError(f"breaker must be a whole number of failures from 1 on, or None, got {describe(breaker)}")
         if not is_whole(weight) or weight < 1:
             raise ValueError(f"weight must be a whole number from 1 on, got {describe(weight)}")
         if budget is not None:
             check_budget(budget, source, prefetch)
         #: The limit that it shares with other loops.
         self.budget = budget
-        self._lease = visibility_timeout
-        self._wait = wait_time_seconds
+        self._own = LoopTimeouts(visibility_timeout, wait_time_seconds, longest_handler)
+        #: The time-outs that it uses.
+        self.timeouts = self._timeouts_in(LoopTimeouts())
         self._source = source
-        self._handler = handler
+        handle = cast("Callable[[Any], object]", handler)
+        self._handler: Callable[[Message[T, Any]], object] = (
+            (lambda message: handle(message.body)) if pass_body else handle
+        )
         self._clock = clock
+        self._breaker = Breaker(breaker, backoff, clock.blocking)
         self._halted = False  # set before the tokens are stopped, so that a worker with a new one sees it
         self._pause_state = PauseState(clock.blocking)
         self._make_worker = partial(
             MailboxWorker,
             source,
-            handler,
+            self._handler,
             self._run_posted,
             lambda: self._halted,
             self._pause_state,
             None if budget is None else (budget, budget.share(weight)),
+            breaker=self._breaker,
+            retry=policy,
+            renewer=renewer_of(source, clock),
             crash_on=crash_on,
             backoff=backoff,
             prefetch=prefetch,
+            silence=self._silence,
             longest_lease=longest_lease,
             clock=clock,
         )
         self._workers = [self._make_worker() for _ in range(concurrency)]
+        #: Told of each message of the mailbox that becomes a dead letter; set by the loop's actor.
+        self.on_dead_letter: Callable[[DeadLetterNotice], object] | None = None
         self._replaced: list[MailboxWorker] = []  # whose messages are still to be given back
         # Guards _refuses together with _posted, _shift together with _done, and _workers against two changes at once.
         self._lock = clock.blocking.lock()
@@ -152,8 +190,10 @@ class MailboxLoop(Generic[T]):
             RuntimeError: if it is running already.
             BaseException: what a handler raised that ends the loop.
         """
-        lease = self._lease if visibility_timeout is None else visibility_timeout
-        wait = self._wait if wait_time_seconds is None else wait_time_seconds
+        uses = self.timeouts
+        lease = uses.visibility_timeout if visibility_timeout is None else visibility_timeout
+        wait = uses.wait_time_seconds if wait_time_seconds is None else wait_time_seconds
+        assert lease is not None and wait is not None, "each has a default"  # noqa: PT018  for the type checkers
         check_run(self._source.name, lease, wait, max_iterations)
         done: Ticket[None] = Ticket(self._clock.blocking)
         group = WorkerGroup(
@@ -169,6 +209,11 @@ class MailboxLoop(Generic[T]):
             self._refuses = self._halted = self._stopped
             for worker in self._workers:
                 worker.renew(with_token=not self._stopped)  # the last run may have ended with a crash, which stops all
+        unwatch = (
+            self._source.watch_dead_letters(self._dead_lettered)
+            if isinstance(self._source, SupportsDeadLetterWatch)
+            else None
+        )
         try:
             group.begin(self._workers)
         except BaseException:
@@ -184,6 +229,8 @@ class MailboxLoop(Generic[T]):
                 if not group.failures:
                     self._run_posted()
             finally:
+                if unwatch is not None:
+                    unwatch()
                 self._group = self._done = None
                 done.complete(None)
         if group.failures:
@@ -218,6 +265,11 @@ class MailboxLoop(Generic[T]):
         return self._done is not None
 
     @property
+    def max_deliveries(self) -> int | None:
+        """How often its mailbox delivers a message before it is a dead letter; None if it does not say, or for ever."""
+        return cast("int | None", getattr(self._source, "max_deliveries", None))
+
+    @property
     def heartbeat(self) -> Heartbeat:
         """The first worker's; each worker's own is in `progress`."""
         return self._workers[0].heartbeat
@@ -231,6 +283,27 @@ class MailboxLoop(Generic[T]):
         """Say whether that thread is one of the workers', which would wait for itself if it waited for the end."""
         group = self._group
         return group is not None and thread in group.threads
+
+    # SupportsTimeouts.
+
+    def use_timeouts(self, timeouts: LoopTimeouts) -> LoopTimeouts:
+        """Take from the tree what the loop was not given itself; return all that it uses from the next `run` on."""
+        self.timeouts = self._timeouts_in(timeouts)
+        return self.timeouts
+
+    def _timeouts_in(self, tree: LoopTimeouts) -> LoopTimeouts:
+        own = self._own
+        return LoopTimeouts(
+            _first(own.visibility_timeout, tree.visibility_timeout, LEASE),
+            _first(own.wait_time_seconds, tree.wait_time_seconds, WAIT),
+            _first(own.longest_handler, tree.longest_handler),
+            tree.stall_threshold,
+        )
+
+    def _silence(self) -> float:
+        """Return for how long the lease of a worker without a sign of life is renewed."""
+        uses = self.timeouts
+        return _first(uses.stall_threshold, uses.longest_handler, SILENCE) or 0.0
 
     # SupportsProcess.
 
@@ -330,6 +403,16 @@ class MailboxLoop(Generic[T]):
         with self._lock:
             self._replaced = [each for each in self._replaced if each not in found]
 
+    def _dead_lettered(self, notice: DeadLetterNotice) -> bool:
+        """Count a dead letter, and have it told; on any thread. It is this loop's, and of no other on the mailbox."""
+        with self._lock:
+            self._workers[0].progress.dead_letters += 1
+        if notice.unread:  # others are counted by the worker whose handler failed
+            self._workers[0].count_failure(f"{notice.reason}: {notice.error}")
+        if self.on_dead_letter is not None:
+            self.on_dead_letter(notice)
+        return True
+
     def _run_posted(self) -> None:
         """Run what was posted; on a worker."""
         while self._posted:
@@ -357,16 +440,13 @@ class MailboxLoop(Generic[T]):
         return f"<{type(self).__name__} over {self._source.name!r}, {len(self._workers)} workers, {state}>"
 
 
-def _check_failures(crash_on: object, backoff: object) -> None:
+def _first(*values: float | None) -> float | None:
+    """Return the first that is given."""
+    return next((value for value in values if value is not None), None)
+
+
+def _check_crash_on(crash_on: object) -> None:
     """Refuse what a worker would stumble over when its first handler raises."""
-    given: object = crash_on
-    classes = cast("tuple[object, ...]", given) if isinstance(given, tuple) else None
+    classes = cast("tuple[object, ...]", crash_on) if isinstance(crash_on, tuple) else None
     if classes is None or not all(isinstance(each, type) and issubclass(each, BaseException) for each in classes):
         raise TypeError(f"crash_on must be a tuple of exception classes, got {describe(crash_on)}")
-    if not isinstance(backoff, Backoff):
-        raise TypeError(f"backoff must be a Backoff, such as Backoff(minimum=0.5, maximum=60), got {describe(backoff)}")
-    if backoff.maximum * (1 + backoff.jitter) > MAX_VISIBILITY:
-        raise ValueError(
-            f"backoff.maximum must be at most {MAX_VISIBILITY} s with its jitter, as long as a message can stay away,"
-            f" got {describe(backoff)}"
-        )

@@ -7,13 +7,13 @@ import logging
 import threading
 from collections import deque
 from contextlib import suppress
-from functools import partial
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, final
 
 from loopwarden._heartbeat import Heartbeat
 from loopwarden._log import describe, report
 from loopwarden._ticket import Ticket
+from loopwarden.actors.consumers._retry import UnfinishedError
 from loopwarden.actors.loop._abandon import FENCE_AFTER
 from loopwarden.actors.loop._current import current
 from loopwarden.actors.loop._health import Progress, fate_of
@@ -21,19 +21,25 @@ from loopwarden.errors import (
     MailboxClosedError,
     MailboxConnectionError,
     MessageFinalizedError,
+    ReceiptHandleExpiredError,
+    Retry,
 )
-from loopwarden.mailbox import LeaseExtender, SupportsWaitedUntil, Token
+from loopwarden.mailbox import SupportsWaitedUntil, Token
 from loopwarden.mailbox._token import wait_with
+from loopwarden.mailbox._validation import MAX_VISIBILITY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from loopwarden._backoff import Backoff
+    from loopwarden.actors.consumers._breaker import Breaker
     from loopwarden.actors.consumers._pause_state import PauseState
+    from loopwarden.actors.consumers._retry import RetryPolicy
     from loopwarden.actors.loop._health import Fate
     from loopwarden.actors.loop._work_budget import Permit, Share, WorkBudget
     from loopwarden.clock import Clock
     from loopwarden.mailbox import Message, SupportsWaitVisible
+    from loopwarden.mailbox._renewer import LeaseRenewer
 
 __all__ = ["MailboxWorker", "Source", "check_handler", "refuse_unfinished"]
 
@@ -44,12 +50,25 @@ def check_handler(handler: object) -> None:
     """Refuse what cannot be a handler.
 
     Raises:
-        TypeError: if it cannot be called, or is a coroutine function or a generator.
+        TypeError: if it cannot be called with one argument, or is a coroutine function or a generator.
     """
     if not callable(handler):
-        raise TypeError(f"handler must be callable, got {describe(handler)}")
+        raise TypeError(f"handler must be a function of one message, got {describe(handler)}")
     if inspect.iscoroutinefunction(handler) or inspect.isgeneratorfunction(handler):
-        raise TypeError(f"handler must be a plain function, but {handler!r} is a coroutine function or a generator")
+        raise TypeError(
+            f"handler must be a plain function, but {describe(handler)} is a coroutine or generator function"
+        )
+    try:
+        parameters = inspect.signature(handler)
+    except (TypeError, ValueError):  # C code may have none: then it is tried
+        return
+    try:
+        parameters.bind(None)
+    except TypeError:
+        raise TypeError(
+            f"handler must take one argument, the message, but {describe(handler)} takes {parameters}: what else it"
+            " needs can be bound by functools.partial or a lambda"
+        ) from None
 
 
 def refuse_unfinished(result: object) -> None:
@@ -59,7 +78,10 @@ def refuse_unfinished(result: object) -> None:
     unfinished = cast("Any", result)
     if not isinstance(result, AsyncGeneratorType):
         unfinished.close()
-    raise TypeError(f"a handler must be a plain function, but this one returned a {type(unfinished).__name__}")
+    raise UnfinishedError(
+        f"a handler must be a plain function, but this one returned a {type(unfinished).__name__}, so nothing was done:"
+        " let it call the function that does the work, as asyncio.run(…) does for a coroutine"
+    )
 
 
 class Source(Protocol[T]):
@@ -87,10 +109,14 @@ class MailboxWorker:
         is_stopped: Says whether the whole loop is stopped.
         intake: Says whether messages are to be taken.
         allowance: What limits how many are in hand, in this loop and others: the budget, and this loop's share.
+        breaker: Says whether messages may be taken, or only one now and then.
+        retry: What becomes of a message whose handler raised.
+        renewer: Keeps the leases of what is in hand.
         crash_on: Classes of exceptions that end the loop.
-        backoff: How long a message whose handler raised stays away.
+        backoff: How long to wait for a mailbox that is unavailable.
         prefetch: How many messages one receive may return.
-        longest_lease: How long beats may keep a lease alive.
+        silence: Returns for how many seconds without a sign of life leases are renewed.
+        longest_lease: How long the lease of one message is kept at most.
         clock: The time.
     """
 
@@ -103,9 +129,13 @@ class MailboxWorker:
         pause_state: PauseState,
         allowance: tuple[WorkBudget, Share] | None,
         *,
+        breaker: Breaker,
+        retry: RetryPolicy,
+        renewer: LeaseRenewer,
         crash_on: tuple[type[BaseException], ...],
         backoff: Backoff,
         prefetch: int,
+        silence: Callable[[], float],
         longest_lease: float,
         clock: Clock,
     ) -> None:
@@ -116,9 +146,13 @@ class MailboxWorker:
         self._pause_state = pause_state
         self._allowance = allowance
         self._permit: Permit | None = None
+        self._breaker = breaker
+        self._retry = retry
+        self._renewer = renewer
         self._crash_on = crash_on
         self._backoff = backoff
         self._batch = prefetch
+        self._silence = silence
         self._longest_lease = longest_lease
         self._clock = clock
         self._dice = clock.blocking.dice()
@@ -132,7 +166,10 @@ class MailboxWorker:
         # go from prefetched to in hand in one step.
         self._lock = clock.blocking.lock()
         self._in_hand: Message[Any, Any] | None = None
-        self._extender: LeaseExtender | None = None  # of what is in hand
+        #: For how many seconds messages are received, and when the leases of those that it holds end.
+        self.lease = self.lease_ends = 0.0
+        self._held_since = 0.0
+        self._lost: set[str] = set()  # ids of messages that it holds, but whose lease is over
         self._is_recalled = False
         #: True once another worker does its work.
         self.is_abandoned = False
@@ -185,7 +222,9 @@ class MailboxWorker:
         before = current.heartbeat
         current.heartbeat, current.is_stopped = self.heartbeat, lambda: self.token.stopped
         self.progress.thread_id = threading.get_ident()
+        self.lease = visibility_timeout
         self._pause_state.enter(self)
+        self._renewer.join(self)
         try:
             while max_iterations is None or polls < max_iterations:
                 self._release()
@@ -199,6 +238,8 @@ class MailboxWorker:
                 if self._pause_state.is_closed:
                     self._rest()
                     continue
+                if self._breaker.is_open and not self._may_try():
+                    continue
                 polls += 1
                 try:
                     wait = wait_time_seconds if not failures else 0
@@ -211,9 +252,12 @@ class MailboxWorker:
                     failures += 1
                     self._wait_for_the_broker(failures, error)
                     continue
-                self._work_off(visibility_timeout)
+                finally:
+                    self._breaker.has_tried(self)
+                self._work_off()
         finally:
             self.return_unstarted()
+            self._renewer.leave(self)
             self._release()
             self.progress.leave()
             self._pause_state.leave(self)
@@ -223,11 +267,21 @@ class MailboxWorker:
         is_stopped = self.token.stopped and not self._is_recalled  # who was recalled goes on
         return self.is_abandoned or self._is_stopped() or is_stopped or self._source.closed
 
+    def _may_try(self) -> bool:
+        """Wait until a message may be tried, although none succeeds at present; false if the wait was cut short."""
+        delay = self._breaker.wait(self, self._clock.monotonic(), self._dice.random())
+        self._release()
+        self.progress.degraded(delay, self._breaker.reason, self._breaker.failures)
+        self.heartbeat.beat()
+        if delay:
+            wait_with(self._clock, self._clock.blocking.gate(), delay, self.token)  # woken by time, or by the token
+            self.token.take_nudge()
+            return False
+        return True
+
     def _has_turn(self, budget: WorkBudget, share: Share, wait: float) -> bool:
         """Wait until there is something to receive, and then for the permit to; false if it is none of its turn."""
-        if wait or not self.progress.is_degraded:
-            self.progress.polling(wait)
-        self.heartbeat.beat()
+        self._say_polling(wait)
         if not cast("SupportsWaitVisible", self._source).wait_visible(wait, self.token):
             return False
         self.progress.throttled()
@@ -254,15 +308,59 @@ class MailboxWorker:
     @property
     def needs_securing(self) -> bool:
         """True if something is prefetched, or the lease of what is in hand ends too soon."""
-        extender, until = self._extender, self._pause_state.secured_until
-        return bool(self.prefetched) or (extender is not None and until is not None and extender.ends_at < until)
+        until = self._pause_state.secured_until
+        return bool(self.prefetched) or (self._in_hand is not None and until is not None and self.lease_ends < until)
 
     def secure(self) -> None:
         """Give back what is not started, and let the lease of what is in hand last; safe while the worker is busy."""
         self.return_unstarted()
-        extender, deadline = self._extender, self._pause_state.secured_until
-        if extender is not None and deadline is not None:
-            extender.extend_until(deadline)
+        message, deadline = self._in_hand, self._pause_state.secured_until
+        if message is not None and deadline is not None:
+            self._extend_until(message, deadline)
+
+    def _extend_until(self, message: Message[Any, Any], deadline: float) -> None:
+        """Let the lease of what is in hand last until then, in monotonic seconds, unless it does anyway."""
+        left = deadline - self._clock.monotonic()
+        if self.lease_ends >= deadline or left <= 0 or message.is_finalized:
+            return
+        try:
+            message.extend_visibility(min(left, MAX_VISIBILITY))
+        except MessageFinalizedError:
+            return
+        except Exception as error:  # noqa: BLE001  a back end may be user code
+            report(logging.WARNING, "could not extend the lease of message %s: %s", message.id, describe(error))
+            return
+        self.lease_ends = deadline
+
+    # As a `Holder` of leases.
+
+    def held(self) -> list[Message[Any, Any]]:
+        """Return what it has in hand or prefetched, unless it shows no sign of life, or was given up."""
+        with self._lock:
+            first, waiting = self._in_hand, list(self.prefetched)
+        held = waiting if first is None else [first, *waiting]
+        now = self._clock.monotonic()
+        if (
+            not held
+            or self.is_abandoned
+            or self.token.fenced
+            or now - self.heartbeat.last_beat >= self._silence()
+            or now - self._held_since >= self._longest_lease
+        ):
+            return []
+        return [message for message in held if not message.is_finalized and message.id not in self._lost]
+
+    def renewed(self, until: float) -> None:
+        """Take note that the leases of what it holds end then."""
+        self.lease_ends = max(self.lease_ends, until)
+
+    def lost(self, messages: Sequence[Message[Any, Any]], why: str) -> None:
+        """Say that messages are delivered again although they are in hand here; once for each."""
+        for message in messages:
+            if message.id not in self._lost:
+                self._lost.add(message.id)
+                text = "lease lost: message %s of %r will be delivered again, although it is in hand: %s"
+                report(logging.WARNING, text, message.id, self._source.name, why)
 
     def return_unstarted(self, *, notes: bool = False) -> None:
         """Put the prefetched messages back in their order; safe while the worker is busy."""
@@ -282,37 +380,52 @@ class MailboxWorker:
         self.progress.fates[message.id] = fate
 
     def _poll(self, visibility_timeout: float, wait_time_seconds: float) -> None:
-        if wait_time_seconds or not self.progress.is_degraded:
-            self.progress.polling(wait_time_seconds)
-        self.heartbeat.beat()
+        self._say_polling(wait_time_seconds)
+        self.token.tries_one = is_try = self._breaker.is_open
         messages = self._source.receive(
-            max_messages=self._batch,
+            max_messages=1 if is_try else self._batch,
             visibility_timeout=visibility_timeout,
             wait_time_seconds=wait_time_seconds,
             token=self.token,
         )
-        self.prefetched.extend(messages)
+        if not messages:
+            return
+        self._held_since = now = self._clock.monotonic()
+        self.lease_ends = now + visibility_timeout
+        self._lost.clear()
+        with self._lock:
+            self.prefetched.extend(messages)
+        self._renewer.received(self)
+
+    def _say_polling(self, wait: float) -> None:
+        if self._breaker.is_open:
+            self.progress.degraded(wait, self._breaker.reason, self._breaker.failures)
+        elif wait or not self.progress.is_degraded:
+            self.progress.polling(wait)
+        self.heartbeat.beat()
 
     def _wait_for_the_broker(self, failures: int, error: MailboxConnectionError) -> None:
         """Stay alive and retry later; a mailbox that is unavailable is not a reason to end."""
         self._release()
         delay = self._backoff.delay(failures, self._dice.random())
-        self.progress.degraded(delay)
+        self.progress.degraded(delay, f"mailbox unavailable: {error}")
         self.heartbeat.beat()
         if failures == 1:
             report(logging.WARNING, "mailbox unavailable, retrying: %s", error)
         wait_with(self._clock, self._clock.blocking.gate(), delay, self.token)  # woken by time, or by the token
         self.token.take_nudge()  # it has done its work: the loop looks at what was posted next
 
-    def _work_off(self, visibility_timeout: float) -> None:
+    def _work_off(self) -> None:
         has_waited = False
         while (message := self._take()) is not None:
             try:
-                # The lease of one that waited behind others has been running: it begins anew, or is over.
-                if not has_waited or self._settled(message, partial(message.extend_visibility, visibility_timeout)):
-                    self._handle(message, visibility_timeout)
+                # The lease of one that waited behind others is renewed with theirs; if that failed, it is over.
+                if has_waited and (message.id in self._lost or self._clock.monotonic() >= self.lease_ends):
+                    self.lost([message], "it ended while the message waited behind another one")
+                else:
+                    self._handle(message)
             finally:
-                self._in_hand = self._extender = None
+                self._in_hand = None
             has_waited = True
 
     def _take(self) -> Message[Any, Any] | None:
@@ -324,29 +437,53 @@ class MailboxWorker:
             self._in_hand = message = self.prefetched.popleft()
             return message
 
-    def _handle(self, message: Message[Any, Any], visibility_timeout: float) -> None:
+    def _handle(self, message: Message[Any, Any]) -> None:
         self.progress.working(message.id, message.delivery_count)
         self.heartbeat.beat()
-        extender = LeaseExtender(
-            message, self.heartbeat, lease=visibility_timeout, longest=self._longest_lease, clock=self._clock
-        )
-        # First the extender, then the look: `secure` does it in the other order.
-        self._extender, deadline = extender, self._pause_state.secured_until
+        # It is in hand, and then the look: `secure` does it in the other order.
+        deadline = self._pause_state.secured_until
         try:
             if deadline is not None:
-                extender.extend_until(deadline)
-            with extender:
-                refuse_unfinished(self._handler(message))
+                self._extend_until(message, deadline)
+            refuse_unfinished(self._handler(message))
         except BaseException as error:
-            self.progress.failed += 1
-            delay = self._backoff.delay(message.delivery_count, self._dice.random())
-            text = describe(error)
-            self.progress.last_error = text
-            is_back = self._settled(message, lambda: message.nack(delay, error=text))
-            if self._is_ending:
-                self._note_fate(message, "returned" if is_back else fate_of(message))
+            self._give_back_failed(message, error)
             if isinstance(error, self._crash_on) or not isinstance(error, Exception):
                 raise
+        else:
+            is_done = message.is_finalized or self._settled(message, message.acknowledge)
+            self.progress.processed += is_done and not message.is_returned  # a handler may give back what it cannot do
+            if self._breaker.succeeded():
+                report(logging.WARNING, "the loop over %r goes on: a message has succeeded", self._source.name)
+            if self._is_ending:
+                self._note_fate(message, fate_of(message))
+
+    def _give_back_failed(self, message: Message[Any, Any], error: BaseException) -> None:
+        """Do with a message what is to be done with one whose handler raised that."""
+        text = describe(error)
+        is_retry = isinstance(error, Retry)
+        if is_retry:
+            self.progress.returned += 1
+        else:
+            self.progress.failed += 1
+            self.progress.last_error = text
+        ends_loop = isinstance(error, self._crash_on) or not isinstance(error, Exception)
+        delay = self._retry.delay(error, message.delivery_count, self._dice.random())
+        if not is_retry:
+            self.count_failure(text)
+        if delay is not None and self._breaker.is_open and not ends_loop and not is_retry:
+            # It was taken to see whether anything succeeds, so it costs the message no delivery; and others have a try.
+            longest = self._backoff.maximum
+            is_back = self._settled(message, lambda: message.put_back(longest))
+        elif delay is None:
+            is_back = self._settled(message, lambda: message.dead_letter("its handler refused it", error=text))
+        else:
+            is_back = self._settled(message, lambda: message.nack(delay, error=text))
+        if self._is_ending:
+            self._note_fate(message, "returned" if is_back else fate_of(message))
+        if is_retry:
+            return
+        if not ends_loop and self._retry.is_to_be_told(error):
             report(
                 logging.WARNING,
                 "a handler of %r raised on delivery %d of message %s",
@@ -355,11 +492,12 @@ class MailboxWorker:
                 message.id,
                 error=error,
             )
-        else:
-            is_done = message.is_finalized or self._settled(message, message.acknowledge)
-            self.progress.processed += is_done and not message.is_returned  # a handler may give back what it cannot do
-            if self._is_ending:
-                self._note_fate(message, fate_of(message))
+
+    def count_failure(self, why: str) -> None:
+        """Count a message that did not succeed; on any thread."""
+        if self._breaker.failed(why, self._clock.monotonic(), self._dice.random()):
+            text = "the loop over %r takes no more messages, but tries one now and then: %s"
+            report(logging.ERROR, text, self._source.name, self._breaker.reason)
 
     @property
     def _is_ending(self) -> bool:
@@ -372,6 +510,9 @@ class MailboxWorker:
         try:
             settle()
         except MessageFinalizedError:
+            return False
+        except ReceiptHandleExpiredError:
+            self.lost([message], "it had ended before the message was settled, or the worker was given up")
             return False
         except Exception as error:  # noqa: BLE001  a back end may be user code
             report(

@@ -117,6 +117,7 @@ class Progress:
     __slots__ = (
         "_clock",
         "_doing",
+        "dead_letters",
         "failed",
         "fates",
         "has_left",
@@ -127,6 +128,7 @@ class Progress:
         "quiet_until",
         "returned",
         "thread_id",
+        "trouble",
         "waited_until",
         "worker",
     )
@@ -154,6 +156,10 @@ class Progress:
         self.processed = 0
         #: Messages whose handler raised.
         self.failed = 0
+        #: Messages of its mailbox that became dead letters here.
+        self.dead_letters = 0
+        #: Why no messages are taken, while it is degraded, and how many have failed in a row if that is why.
+        self.trouble: tuple[str, int] = ("", 0)
         #: What a handler raised last.
         self.last_error: str | None = None
         #: Messages that went back unhandled.
@@ -188,9 +194,16 @@ class Progress:
         """True from `degraded` until the worker says something else."""
         return self._doing[0] is Activity.DEGRADED
 
-    def degraded(self, wait: float = 0.0) -> None:
-        """Say that the mailbox is unavailable, and retried in ``wait`` seconds; the time is that of the first try."""
+    def degraded(self, wait: float = 0.0, reason: str = "", failures: int = 0) -> None:
+        """Say that no messages are taken, and why.
+
+        Args:
+            wait: Seconds after which it is tried again.
+            reason: What is the matter.
+            failures: How many messages have failed in a row, if that is the reason, and not the mailbox.
+        """
         self.quiet_until = self._clock.monotonic() + wait
+        self.trouble = (reason, failures)
         if self._doing[0] is not Activity.DEGRADED:
             self._doing = (Activity.DEGRADED, self._clock.monotonic(), None)
 
@@ -231,7 +244,7 @@ class Progress:
         return f"<Progress, {self._doing[0]}, {self.processed} processed, {self.failed} failed>"
 
 
-_COUNTS = ("processed", "failed", "returned")
+_COUNTS = ("processed", "failed", "returned", "dead_letters")
 
 
 @final
@@ -315,6 +328,14 @@ class LoopHealth:
         doing = [worker.snapshot() for worker in self.workers]
         activity, since, _ = max(doing, key=lambda each: each[2] is not None, default=(None, None, None))
         return activity, since
+
+    def trouble(self) -> tuple[str | None, int]:
+        """Return why a worker takes no messages, if one does not, and how many have failed in a row."""
+        for worker in self.workers:
+            if worker.is_degraded:
+                reason, failures = worker.trouble
+                return reason or None, failures
+        return None, 0
 
     def note_stall(self, worker: int, last_heartbeat: float) -> None:
         """Show a worker as stalled until it beats again."""

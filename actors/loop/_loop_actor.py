@@ -245,6 +245,7 @@ class LoopActor(ControlActor):
         state = self.lifecycle.state
         heartbeat = self.health.oldest_heartbeat()
         activity, since = (None, None) if state.has_ended else self.health.doing()
+        trouble, failures = (None, 0) if state.has_ended else self.health.trouble()
         if activity is Activity.WORKING and self._drain.is_closed:
             activity = Activity.DRAINING
         elif activity is Activity.POLLING and self._drain.is_at_rest:
@@ -263,6 +264,9 @@ class LoopActor(ControlActor):
             processed=self.health.total("processed"),
             failed=self.health.total("failed"),
             returned=self.health.total("returned"),
+            dead_letters=self.health.total("dead_letters"),
+            degraded_by=trouble,
+            failures_in_a_row=failures,
             restarts=self._restarts,
             budget=self.health.budget(),
             unclaimed_replies=self.unclaimed_replies,

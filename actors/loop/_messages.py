@@ -94,6 +94,12 @@ class HealthStatus(_Reply):
     processed: int = 0
     failed: int = 0
     returned: int = 0
+    #: Messages of its mailbox that became dead letters in this process while it ran.
+    dead_letters: int = 0
+    #: Why it takes no messages, while it is ``degraded``.
+    degraded_by: str | None = None
+    #: How many messages have failed in a row without one success, if that is why.
+    failures_in_a_row: int = 0
     #: How often its supervisor has started it again.
     restarts: int = 0
     #: The limit that it shares with other loops, if there is one.

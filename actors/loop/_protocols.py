@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import weakref
-from typing import TYPE_CHECKING, Protocol, Self, TypeGuard, cast, runtime_checkable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, Self, TypeGuard, cast, final, runtime_checkable
 
 from loopwarden._heartbeat import Heartbeat
 from loopwarden._log import describe
@@ -22,16 +23,19 @@ _nowait: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
 _STOPS = {"shutdown", "shutdown_nowait"}
 
 __all__ = [
+    "LoopTimeouts",
     "Runnable",
     "SupportsPause",
     "SupportsProcess",
     "SupportsRecovery",
     "SupportsRun",
+    "SupportsTimeouts",
     "can_pause",
     "can_process",
     "can_recover",
     "check_loop",
     "shutdown_nowait_of",
+    "takes_timeouts",
 ]
 
 
@@ -154,6 +158,34 @@ class SupportsPause(Protocol):
     def secure(self) -> None:
         """Give back what is not started, and extend the leases of what is in hand as `pause` said; may block."""
         ...
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class LoopTimeouts:
+    """What a tree says of the time-outs of its loops, in seconds; None where it says nothing."""
+
+    #: How long other processes wait for a message if this one vanishes.
+    visibility_timeout: float | None = None
+    #: How long a poll waits for a message.
+    wait_time_seconds: float | None = None
+    #: How long the slowest message takes.
+    longest_handler: float | None = None
+    #: After how long without a sign of life a worker counts as stalled; None means that there is no watchdog.
+    stall_threshold: float | None = None
+
+
+class SupportsTimeouts(Protocol):
+    """What a loop needs to take its time-outs from its tree."""
+
+    def use_timeouts(self, timeouts: LoopTimeouts) -> LoopTimeouts:
+        """Take those that the loop was not given itself, before it is run; return all that it uses."""
+        ...
+
+
+def takes_timeouts(loop: object) -> TypeGuard[SupportsTimeouts]:
+    """Say whether a loop is `SupportsTimeouts`."""
+    return _has(loop, "use_timeouts")
 
 
 def can_pause(loop: object) -> TypeGuard[SupportsPause]:

@@ -23,7 +23,7 @@ from loopwarden.errors import (
 )
 from loopwarden.mailbox._codec import Codec
 from loopwarden.mailbox._contract import Capabilities, Reaped
-from loopwarden.mailbox._dead_letter import DeadLetter
+from loopwarden.mailbox._dead_letter import NO_ERROR, DeadLetter, DeadLetterNotice, DeadLetterWatch, most_unread
 from loopwarden.mailbox._message import Message, reply_target
 from loopwarden.mailbox._shape import HIGHEST, LOWEST
 from loopwarden.mailbox._token import Token
@@ -129,6 +129,8 @@ class InMemoryStore(Generic[T, R]):
         self._moving: tuple[Entry, InMemoryStore[Any, Any], Entry] | None = None
         #: True while what was interrupted is not put right.
         self.is_torn = False
+        #: Tells of messages that become dead letters.
+        self.watch = DeadLetterWatch(name, clock)
 
     @property
     def name(self) -> str:
@@ -251,12 +253,14 @@ class InMemoryStore(Generic[T, R]):
         """Lease what is visible."""
         queue = self.queue
         messages: list[Message[T, R]] = []
-        while not messages and (entries := queue.take(limit, due)):
+        unread = 0
+        while not messages and unread < most_unread(token) and (entries := queue.take(limit, due)):
             for entry in entries:
                 try:
                     body = self.body(entry)
                 except SerializationError as error:
                     self.dead_letter(entry, "its body cannot be read", str(error), readable=False)
+                    unread += 1
                 else:
                     messages.append(Message(self, entry, body, entry.count, entry.receipt, token))
         self.waiters.due_added(due)
@@ -295,7 +299,7 @@ class InMemoryStore(Generic[T, R]):
         exhausted: list[Entry] = []
         while (entry := queue.first_ended(now)) is not None:
             if queue.is_exhausted(entry):
-                self.dead_letter(entry, f"it was delivered {entry.count} times", entry.error)
+                self.dead_letter(entry, f"it was delivered {entry.count} times", entry.error or NO_ERROR)
                 exhausted.append(entry)
             else:
                 queue.give_back(entry, None, entry.count)
@@ -341,15 +345,21 @@ class InMemoryStore(Generic[T, R]):
             else:
                 self.queue.give_back(entry, None, entry.count)
                 self.waiters.wake_one()
+        self.watch.tell()
 
-    def settle_put_back(self, message: Message[T, R]) -> None:
+    def settle_put_back(self, message: Message[T, R], visibility_timeout: float) -> None:
         """Do what `Message.put_back` says."""
         with self.lock, self.mending:
             # Even by a worker that was fenced: it has not begun, and no other worker has the message.
-            entry, _ = self._check_holds(message, even_if_fenced=True)
+            entry, now = self._check_holds(message, even_if_fenced=True)
             # Not one less than it has: it may be tried again after a Ctrl-C.
-            self.queue.give_back(entry, None, message.delivery_count - 1)
-            self.waiters.wake_one()
+            count = message.delivery_count - 1
+            if visibility_timeout:
+                self.queue.give_back(entry, now + visibility_timeout, count)
+                self.waiters.due_added(now + visibility_timeout)
+            else:
+                self.queue.give_back(entry, None, count)
+                self.waiters.wake_one()
 
     def settle_dead_letter(self, message: Message[T, R], reason: str, error: str | None) -> None:
         """Do what `Message.dead_letter` says."""
@@ -358,6 +368,7 @@ class InMemoryStore(Generic[T, R]):
         with self.lock, self.mending:
             entry, _ = self._check_holds(message)
             self.dead_letter(entry, reason, error if error is not None else entry.error)
+        self.watch.tell()
 
     def settle_extend(self, message: Message[T, R], timeout: float) -> None:
         """Do what `Message.extend_visibility` says."""
@@ -366,6 +377,24 @@ class InMemoryStore(Generic[T, R]):
             due = now + timeout
             self.queue.extend(entry, due)
             self.waiters.due_added(due)
+
+    def extend_many(self, messages: Sequence[Message[T, R]], timeout: float) -> list[Message[T, R]]:
+        """Do what `SupportsExtendMany.extend_many` says."""
+        over: list[Message[T, R]] = []
+        with self.lock, self.mending:
+            for message in messages:
+                if message.settler is not self or message.is_finalized:
+                    over.append(message)
+                    continue
+                try:
+                    entry, now = self._check_holds(message)
+                except ReceiptHandleExpiredError:
+                    over.append(message)
+                    continue
+                if entry.due < now + timeout:
+                    self.queue.extend(entry, now + timeout)
+                    self.waiters.due_added(now + timeout)
+        return over
 
     def settle_reply(self, message: Message[T, R], body: R) -> str:
         """Do what `Message.reply` says."""
@@ -400,6 +429,7 @@ class InMemoryStore(Generic[T, R]):
         copy.reply_to = entry.reply_to  # so that it can be redriven
         assert self.find_dead is not None, "the mailbox sets it before its first use"
         self.move(entry, self.find_dead(), copy)
+        self.watch.add(DeadLetterNotice(self._name, entry.id, reason, letter.error, entry.count, unread=not readable))
         self.admission.made_room(self.queue.size)
 
     def redrive(self, entry: Entry, target: InMemoryStore[Any, Any]) -> None:
@@ -686,7 +716,9 @@ class InMemoryMailbox(Generic[T, R]):
                 return messages
         check_token(self._name, token)
         look = partial(self.store.take_due, max_messages, visibility_timeout, token)
-        return wait_for(self.store, look, self._clock, wait_time_seconds, token)
+        watch = self.store.watch
+        is_over = partial(watch.has_enough_unread, token)
+        return wait_for(self.store, look, self._clock, wait_time_seconds, token, watch.tell, is_over)
 
     def wait_visible(self, timeout: float, token: Token | None = None) -> bool:
         """Wait until there is something to receive; see `SupportsWaitVisible`."""
@@ -698,11 +730,21 @@ class InMemoryMailbox(Generic[T, R]):
             now = self._monotonic()
             returned, exhausted = self.store.bring_back(now)
             due = self.store.queue.first_due
-            return Reaped(
-                tuple(entry.id for entry in returned),
-                tuple(entry.id for entry in exhausted),
-                None if due == math.inf else due - now,
-            )
+        self.store.watch.tell()
+        return Reaped(
+            tuple(entry.id for entry in returned),
+            tuple(entry.id for entry in exhausted),
+            None if due == math.inf else due - now,
+        )
+
+    def watch_dead_letters(self, listener: Callable[[DeadLetterNotice], bool]) -> Callable[[], None]:
+        """Have a listener told of dead letters; see `SupportsDeadLetterWatch`."""
+        return self.store.watch.watch(listener)
+
+    @property
+    def max_deliveries(self) -> int | None:
+        """How often a message is delivered before it is a dead letter; None for ever."""
+        return self.store.queue.max_deliveries
 
     def watch_due(self, watcher: Callable[[], object]) -> Callable[[], None]:
         """Have ``watcher`` called when something is due sooner than anything before; return what ends that.
@@ -722,6 +764,11 @@ class InMemoryMailbox(Generic[T, R]):
             except (ReceiptHandleExpiredError, MessageFinalizedError):
                 refused.append(message)
         return refused
+
+    def extend_many(self, messages: Iterable[Message[Any, Any]], timeout: float) -> list[Message[Any, Any]]:
+        """Renew the leases of many messages in one step; see `SupportsExtendMany`."""
+        check_seconds(self._name, "timeout", timeout)
+        return self.store.extend_many(check_messages(self._name, messages), timeout)
 
     # Dead letters.
 
@@ -760,6 +807,8 @@ class InMemoryMailbox(Generic[T, R]):
             self.store.waiters.wake_all()
             self.store.admission.wake_all()
             dead = self._dead
+        self.store.watch.tell()
+        self.store.watch.summarize()
         if dead is not None:
             dead.close()
 

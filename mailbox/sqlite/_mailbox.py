@@ -30,10 +30,11 @@ from loopwarden.mailbox.sqlite._store import SqliteStore
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     from loopwarden.mailbox._contract import Mailbox
+    from loopwarden.mailbox._dead_letter import DeadLetterNotice
     from loopwarden.mailbox._message import Message
     from loopwarden.mailbox._token import Token
 
@@ -293,6 +294,11 @@ class SqliteMailbox(Generic[T, R]):
         """Acknowledge all in one transaction; see `Mailbox.acknowledge_many`."""
         return self._queue.acknowledge_many(check_messages(self._name, messages))
 
+    def extend_many(self, messages: Iterable[Message[Any, Any]], timeout: float) -> list[Message[Any, Any]]:
+        """Renew the leases of many messages in one transaction; see `SupportsExtendMany`."""
+        check_seconds(self._name, "timeout", timeout)
+        return self._queue.extend_many(check_messages(self._name, messages), timeout)
+
     def wait_visible(self, timeout: float, token: Token | None = None) -> bool:
         """Wait until there is something to receive; see `SupportsWaitVisible`."""
         return self._queue.wait_visible(timeout, token)
@@ -309,6 +315,7 @@ class SqliteMailbox(Generic[T, R]):
                 if returned:
                     self._store.notify_on_commit(self._name)
             due = self._queue.next_due()
+        self._queue.watch.tell()
         return Reaped(tuple(returned), tuple(dead), None if due is None else due - self._clock.wall())
 
     # The rest.
@@ -326,9 +333,20 @@ class SqliteMailbox(Generic[T, R]):
             [count] = cursor.execute("SELECT count(*) FROM messages WHERE mailbox = ?", (self._name,)).fetchone()
             return int(count)
 
+    def watch_dead_letters(self, listener: Callable[[DeadLetterNotice], bool]) -> Callable[[], None]:
+        """Have a listener told of dead letters; see `SupportsDeadLetterWatch`."""
+        return self._queue.watch.watch(listener)
+
+    @property
+    def max_deliveries(self) -> int | None:
+        """How often a message is delivered before it is a dead letter; None for ever."""
+        return self._queue.max_deliveries
+
     def close(self) -> None:
         """Refuse from now on, and wake who waits; see `Mailbox.close`."""
         self._store.close()
+        self._queue.watch.tell()
+        self._queue.watch.summarize()
 
     def _read(self, row: Row) -> T:
         if row.raw_headers != b"{}":

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import logging
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, final
 
-from loopwarden._log import report
 from loopwarden.errors import MailboxClosedError, ReceiptHandleExpiredError, SerializationError
+from loopwarden.mailbox._dead_letter import NO_ERROR, DeadLetterNotice, DeadLetterWatch, most_unread
 from loopwarden.mailbox._message import Message
 from loopwarden.mailbox._validation import MAX_VISIBILITY, check_receive, check_token, refuse_letter
 from loopwarden.mailbox._waiters import wait_for, wait_visible
@@ -50,7 +50,7 @@ _HOLDS = f"{_THIS} AND receipt = ?"
 _DELETE = f"DELETE FROM messages WHERE {_HOLDS}"  # noqa: S608  no part of these comes from outside
 _CHECK = f"SELECT 1 FROM messages WHERE {_HOLDS}"  # noqa: S608  as above
 _IS_THERE = f"SELECT 1 FROM messages WHERE {_THIS}"  # noqa: S608  as above
-_PUT_BACK = f"UPDATE messages SET due = 0, count = count - 1, receipt = receipt + 1 WHERE {_HOLDS}"  # noqa: S608  as above
+_PUT_BACK = f"UPDATE messages SET due = ?, count = count - 1, receipt = receipt + 1 WHERE {_HOLDS}"  # noqa: S608  as above
 _EXTEND = f"UPDATE messages SET due = ? WHERE {_HOLDS}"  # noqa: S608  as above
 _LEASE = f"UPDATE messages SET due = ?, count = count + 1, receipt = receipt + 1 WHERE {_THIS}"  # noqa: S608  as above
 _NACK = f"UPDATE messages SET due = ?, receipt = receipt + 1, error = coalesce(?, error) WHERE {_THIS}"  # noqa: S608  as above
@@ -141,11 +141,11 @@ class SqliteQueue(Generic[B]):
             self._room = store.waiters(f"{name}:room")
         self._clock = clock
         self._wall = clock.wall
-        self._max_deliveries = max_deliveries
+        self.max_deliveries = max_deliveries
         self._read = read
         self._reply = reply
-        # Messages that were dead-lettered unread, by id, with the reason, and are not logged yet; under the lock.
-        self._unread: list[tuple[str, str, str]] = []
+        #: Tells of messages that become dead letters.
+        self.watch = DeadLetterWatch(name, clock)
 
     @property
     def name(self) -> str:
@@ -165,23 +165,15 @@ class SqliteQueue(Generic[B]):
         """Do what `Mailbox.receive` says."""
         check_receive(self._name, max_messages, visibility_timeout, wait_time_seconds)
         check_token(self._name, token)
-        unread: list[tuple[str, str, str]] = []
 
         def look() -> list[Message[B, Any]]:
             self._check_open()
             if token is not None and token.stopped:
                 return []
-            messages = self.take(max_messages, visibility_timeout, token)
-            unread.extend(self.take_unread())
-            return messages
+            return self.take(max_messages, visibility_timeout, token)
 
-        def log_unread() -> None:  # not under the lock, because log handlers are user code
-            for message_id, reason, error in unread:
-                text = "mailbox %r: dead-lettered message %s, %s: %s"
-                report(logging.WARNING, text, self._name, message_id, reason, error)
-            unread.clear()
-
-        return wait_for(self, look, self._clock, wait_time_seconds, token, log_unread)
+        is_over = partial(self.watch.has_enough_unread, token)
+        return wait_for(self, look, self._clock, wait_time_seconds, token, self.watch.tell, is_over)
 
     def wait_visible(self, timeout: float, token: Token | None) -> bool:
         """Do what `SupportsWaitVisible` says."""
@@ -217,11 +209,10 @@ class SqliteQueue(Generic[B]):
 
     def take(self, limit: int, visibility_timeout: float, token: Token | None) -> list[Message[B, Any]]:
         """Lease up to ``limit`` visible messages; one that was delivered before comes alone."""
-        self._unread.clear()  # what an error has undone
         with self._unflushed_step as cursor, cursor.connection:
             now = self._wall()
             due = now + visibility_timeout
-            while found := self._visible(cursor, limit, now):
+            while self._unread() < most_unread(token) and (found := self._visible(cursor, limit, now)):
                 messages: list[Message[B, Any]] = []
                 leased: list[tuple[float, str, int, int]] = []
                 is_first = True
@@ -242,10 +233,9 @@ class SqliteQueue(Generic[B]):
                     return messages
         return []
 
-    def take_unread(self) -> list[tuple[str, str, str]]:
-        """Return what the last `take` has dead-lettered unread: the id of each, the reason, and the error."""
-        unread, self._unread = self._unread, []
-        return unread
+    def _unread(self) -> int:
+        """Return how many messages this step has given up because they cannot be read."""
+        return sum(notice.unread for _, notice in self._store.buried)
 
     def next_due(self) -> float | None:
         """Return when the next lease or delay ends, in wall time."""
@@ -284,16 +274,16 @@ class SqliteQueue(Generic[B]):
 
     def bring_back(self, cursor: sqlite3.Cursor, now: float) -> tuple[list[str], list[str]]:
         """End what is due; return the ids of what became visible, and of what became a dead letter."""
-        found: list[tuple[float, int, str, int]] = cursor.execute(
-            "SELECT due, sequence, id, count FROM messages WHERE mailbox = ? AND due > 0 AND due <= ?",
+        found: list[tuple[float, int, str, int, str | None]] = cursor.execute(
+            "SELECT due, sequence, id, count, error FROM messages WHERE mailbox = ? AND due > 0 AND due <= ?",
             (self._name, now),
         ).fetchall()
         exhausted = [each for each in found if self._is_exhausted(each[3])]
         returned = [each for each in found if not self._is_exhausted(each[3])]
-        for due, sequence, _, count in exhausted:
-            self.dead_letter(cursor, due, sequence, f"it was delivered {count} times")
+        for due, sequence, message_id, count, error in exhausted:
+            self.dead_letter(cursor, due, sequence, self._exhausted(message_id, count, error or NO_ERROR))
         if returned:
-            keys = [(self._name, due, sequence) for due, sequence, _, _ in returned]
+            keys = [(self._name, due, sequence) for due, sequence, *_ in returned]
             if cursor.executemany(_BRING_BACK, keys).rowcount < len(keys):
                 self._move_back(cursor, keys)
         return [each[2] for each in returned], [each[2] for each in exhausted]
@@ -304,14 +294,17 @@ class SqliteQueue(Generic[B]):
             if cursor.execute(_IS_THERE, key).fetchone() is not None:
                 cursor.execute(_MOVE_BACK, (self._store.sequences.allocate(cursor, 1), *key))
 
-    def dead_letter(
-        self, cursor: sqlite3.Cursor, due: float, sequence: int, reason: str, error: str | None = None
-    ) -> None:
+    def dead_letter(self, cursor: sqlite3.Cursor, due: float, sequence: int, notice: DeadLetterNotice) -> None:
         """Make a message a dead letter: it leaves one mailbox and enters the other in one step."""
         place = self._store.sequences.allocate(cursor, 1)
-        cursor.execute(_BURY, (place, _writable(error), self._wall(), _writable(reason), self._name, due, sequence))
+        error, reason = _writable(notice.error), _writable(notice.reason)
+        cursor.execute(_BURY, (place, error, self._wall(), reason, self._name, due, sequence))
         self._room.wake_all()  # sends that wait for room; which of them fit, they see themselves
+        self._store.buried.append((self.watch, notice))
         self._store.notify_on_commit(f"{self._name}:dead")
+
+    def _exhausted(self, message_id: str, count: int, error: str | None) -> DeadLetterNotice:
+        return DeadLetterNotice(self._name, message_id, f"it was delivered {count} times", error, count)
 
     def rows(self, cursor: sqlite3.Cursor, where: str, *arguments: object) -> list[Row]:
         """Return messages of this mailbox, oldest first."""
@@ -349,11 +342,13 @@ class SqliteQueue(Generic[B]):
                     raise ReceiptHandleExpiredError(self._name, message.id, message.receipt_handle)
             self._room.wake_all()
 
-    def settle_put_back(self, message: Message[B, Any]) -> None:
+    def settle_put_back(self, message: Message[B, Any], visibility_timeout: float) -> None:
         """Do what `Message.put_back` says."""
         with self._store.lock, self._unflushed_step as cursor, cursor.connection:
-            self._check_holds(cursor, message, even_if_fenced=True)  # it has not begun, and no other worker has it
-            cursor.execute(_PUT_BACK, self._key(message))
+            # Even if fenced: it has not begun, and no other worker has it.
+            now = self._check_holds(cursor, message, even_if_fenced=True)
+            until = now + visibility_timeout if visibility_timeout else 0
+            cursor.execute(_PUT_BACK, (until, *self._key(message)))
             self._store.notify_on_commit(self._name)
 
     def settle_extend(self, message: Message[B, Any], timeout: float) -> None:
@@ -365,17 +360,48 @@ class SqliteQueue(Generic[B]):
             # Under the lock: it is part of the key, by which another thread may be about to acknowledge.
             message.due = now + timeout
 
+    def extend_many(self, messages: Iterable[Message[B, Any]], timeout: float) -> list[Message[B, Any]]:
+        """Do what `SupportsExtendMany.extend_many` says, in one transaction."""
+        over: list[Message[B, Any]] = []
+        extended: list[Message[B, Any]] = []
+        everything = list(messages)  # before the lock: a generator is other people's code
+        with self._store.lock:
+            with self._unflushed_step as cursor, cursor.connection:
+                now = self._wall()
+                for message in everything:
+                    if not self._is_here(message) or message.is_finalized:
+                        over.append(message)
+                    elif message.due >= now + timeout and _is_good(message, now):
+                        continue
+                    elif self._extend(cursor, message, now, now + timeout):
+                        extended.append(message)
+                    else:
+                        over.append(message)
+            for message in extended:  # under the lock, as above
+                message.due = now + timeout
+        return over
+
+    def _extend(self, cursor: sqlite3.Cursor, message: Message[B, Any], now: float, due: float) -> bool:
+        """Move the end of a lease; false if it is over."""
+        if not _is_good(message, now):
+            return False
+        if cursor.execute(_EXTEND, (due, *self._key(message))).rowcount:
+            return True
+        self._follow(cursor, message)
+        return _is_good(message, now) and cursor.execute(_EXTEND, (due, *self._key(message))).rowcount > 0
+
     def settle_nack(self, message: Message[B, Any], visibility_timeout: float, error: str | None) -> None:
         """Do what `Message.nack` says."""
         with self._store.lock, self._step as cursor, cursor.connection:
             now = self._check_holds(cursor, message)
             due, sequence = message.due, cast("Row", message.record).sequence
             if self._is_exhausted(message.delivery_count):
-                self.dead_letter(cursor, due, sequence, f"it was delivered {message.delivery_count} times", error)
+                self.dead_letter(cursor, due, sequence, self._exhausted(message.id, message.delivery_count, error))
             else:
                 until = now + visibility_timeout if visibility_timeout else 0
                 cursor.execute(_NACK, (until, _writable(error), self._name, due, sequence))
                 self._store.notify_on_commit(self._name)
+        self.watch.tell()
 
     def settle_dead_letter(self, message: Message[B, Any], reason: str, error: str | None) -> None:
         """Do what `Message.dead_letter` says."""
@@ -383,7 +409,9 @@ class SqliteQueue(Generic[B]):
             raise refuse_letter(self._name, message.id)
         with self._store.lock, self._step as cursor, cursor.connection:
             self._check_holds(cursor, message)
-            self.dead_letter(cursor, message.due, cast("Row", message.record).sequence, reason, error)
+            notice = DeadLetterNotice(self._name, message.id, reason, error, message.delivery_count)
+            self.dead_letter(cursor, message.due, cast("Row", message.record).sequence, notice)
+        self.watch.tell()
 
     def settle_reply(self, message: Message[B, Any], body: Any) -> str:
         """Do what `Message.reply` says."""
@@ -414,7 +442,7 @@ class SqliteQueue(Generic[B]):
         return self._name, message.due, cast("Row", message.record).sequence, message.receipt
 
     def _is_exhausted(self, count: int) -> bool:
-        return self._max_deliveries is not None and count >= self._max_deliveries
+        return self.max_deliveries is not None and count >= self.max_deliveries
 
     def _visible(self, cursor: sqlite3.Cursor, limit: int, now: float) -> list[Any]:
         """Return the rows of the first in line, when what is due has come back."""
@@ -426,7 +454,7 @@ class SqliteQueue(Generic[B]):
     def _deliver(self, cursor: sqlite3.Cursor, row: Row, token: Token | None) -> Message[B, Any] | None:
         """Make a message of a row; a row that cannot be delivered is a dead letter instead."""
         if row.count and self._is_exhausted(row.count):
-            self.dead_letter(cursor, 0, row.sequence, f"it was delivered {row.count} times")
+            self.dead_letter(cursor, 0, row.sequence, self._exhausted(row.id, row.count, None))
             return None
         try:
             body = self._read(row)
@@ -440,9 +468,8 @@ class SqliteQueue(Generic[B]):
         return Message(self, record, body, row.count + 1, row.receipt + 1, token)
 
     def _bury_unread(self, cursor: sqlite3.Cursor, row: Row, reason: str, error: Exception) -> None:
-        text = str(error)
-        self.dead_letter(cursor, 0, row.sequence, reason, text)
-        self._unread.append((row.id, reason, text))
+        notice = DeadLetterNotice(self._name, row.id, reason, str(error), row.count, unread=True)
+        self.dead_letter(cursor, 0, row.sequence, notice)
 
 
 def _is_good(message: Message[Any, Any], now: float, *, even_if_fenced: bool = False) -> bool:

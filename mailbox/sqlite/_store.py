@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from loopwarden._blocking import Lock
     from loopwarden.clock import Clock
+    from loopwarden.mailbox._dead_letter import DeadLetterNotice, DeadLetterWatch
 
 __all__ = ["FAULTS", "SqliteStore", "Transaction"]
 
@@ -92,6 +93,8 @@ class Transaction:
             self._release()
         else:
             self._cursor = None  # kept, it would keep the connection half open when the store is closed
+        if store.buried:
+            store.tell_later()
         if store.announced:
             store.notify()
 
@@ -101,6 +104,7 @@ class Transaction:
         self._store.end_call()
         try:
             self._store.announced.clear()
+            self._store.buried.clear()
             if cursor is not None and cursor.connection.in_transaction:
                 with contextlib.suppress(sqlite3.Error):
                     cursor.execute("ROLLBACK")
@@ -149,6 +153,8 @@ class SqliteStore:
         self._waiters: dict[str, Waiters] = {}
         #: Mailboxes to notify for when the transaction is committed.
         self.announced: list[str] = []
+        #: Letters to tell of when the transaction is committed, with what tells of them.
+        self.buried: list[tuple[DeadLetterWatch, DeadLetterNotice]] = []
         self.notifier = Notifier(self.path, self._rung, clock.blocking)
         #: Where this file's messages stand.
         self.sequences = SequenceAllocator()
@@ -275,6 +281,12 @@ class SqliteStore:
         """Tell the other processes what was announced."""
         while self.announced:
             self.notifier.notify(self.announced.pop())
+
+    def tell_later(self) -> None:
+        """Hand over what is to be told of letters; under the lock, so that it is told without it."""
+        while self.buried:
+            watch, notice = self.buried.pop(0)
+            watch.add(notice)
 
     def _connect(self) -> sqlite3.Connection:
         # isolation_level=None: transactions begin and end where we say. The lock keeps threads apart.

@@ -9,6 +9,7 @@
     │   ├── ActorDeadError                 it has ended (also pykka.ActorDeadError)
     │   ├── LoopAbandonedError             it hung, so it was given up; its thread may still run
     │   ├── LoopNotRunningError            its loop is not running, so nothing can be put through it
+    │   ├── Retry                          your handler: not this message now, but after a while
     │   └── UnsupportedRequestError        you: this loop cannot do that, now or later
     ├── SupervisionError                   a supervisor could not do what it was asked
     │   ├── ChildExistsError               you: the id is taken
@@ -46,6 +47,7 @@ from typing import TYPE_CHECKING
 import pykka
 from typing_extensions import override
 
+from loopwarden._arguments import is_number
 from loopwarden._log import describe
 
 if TYPE_CHECKING:
@@ -77,6 +79,7 @@ __all__ = [
     "MessageFinalizedError",
     "ReceiptHandleExpiredError",
     "ReplyNotAvailableError",
+    "Retry",
     "SerializationError",
     "StartFailed",
     "StillRunningError",
@@ -176,6 +179,27 @@ class LoopNotRunningError(ActorError):
         super().__init__(f"loop {loop_name!r} is {state}, not running")
         self.loop_name = loop_name
         self.state = state
+
+
+class Retry(ActorError):  # noqa: N818  a handler says it, it is no fault
+    """Raise it in a handler to have the message delivered again after ``after`` seconds.
+
+    The delivery counts as any other does: a message is a dead letter after ``max_deliveries`` of them. It is not logged
+    as a failure, and the loop's breaker does not count it.
+
+    Raises:
+        ValueError: if ``after`` is no number of seconds from 0 to 43,200, as long as a message can stay away.
+    """
+
+    #: Seconds that a message can stay away at most.
+    LONGEST = 43_200
+
+    def __init__(self, after: float = 0.0, reason: str = "") -> None:
+        if not is_number(after) or not 0 <= after <= self.LONGEST:
+            raise ValueError(f"after must be a number of seconds from 0 to {self.LONGEST}, got {describe(after)}")
+        super().__init__(f"to be tried again after {after:g} s{f': {reason}' if reason else ''}")
+        self.after = after
+        self.reason = reason
 
 
 class UnsupportedRequestError(ActorError):

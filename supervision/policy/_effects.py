@@ -39,6 +39,7 @@ class EventKind(StrEnum):
     STALLED = "stalled"  # a worker gives no sign of life
     RECALLED = "recalled"  # a worker that gives none was told to let go
     ABANDONED = "abandoned"  # a worker was given up
+    DEAD_LETTERED = "dead_lettered"  # a message of a child's mailbox became a dead letter
 
 
 @final

@@ -143,6 +143,8 @@ def _trouble(status: HealthStatus, policy: StallPolicy, now: float) -> str | Non
     silence = max(map(_silence, status.workers), default=0.0)
     if status.activity is Activity.STALLED or silence >= policy.threshold:
         return f" is stalled: it has given no sign of life for {silence:.1f} s"
+    if status.failures_in_a_row:
+        return f" takes no messages: {status.failures_in_a_row} have failed in a row, and none has succeeded"
     away_since = _away_since(status, now)
     if away_since is not None:
         return f": its mailbox has been unavailable for {max(0.0, now - away_since):.1f} s"

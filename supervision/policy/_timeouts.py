@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self, final
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from loopwarden._log import describe, report
+from loopwarden.actors import LoopTimeouts
 from loopwarden.mailbox._validation import MAX_VISIBILITY, MAX_WAIT
 from loopwarden.supervision.policy._budget import SHARES
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from pydantic_core import ErrorDetails
 
-__all__ = ["Timeouts", "log_warnings", "timeouts_of"]
+__all__ = ["Timeouts", "log_warnings", "loop_timeouts_of", "loop_warnings", "timeouts_of"]
 
 #: Seconds that a drain lasts at least: in less no message completes.
 SHORTEST_DRAIN = 1.0
@@ -52,8 +53,9 @@ class Timeouts(BaseModel):
     drain_timeout_seconds: _Seconds | None = Field(
         default=None, alias="drain_timeout", validation_alias=AliasChoices("drain_timeout", "drain_timeout_seconds")
     )
-    #: How long a message is leased.
-    visibility_timeout: Annotated[_Seconds, Field(le=MAX_VISIBILITY)] = 300.0
+    #: How long other processes wait for a message if this one vanishes. Leases of workers that show signs of life are
+    #: renewed, so it need not be longer than a handler takes.
+    visibility_timeout: Annotated[_Seconds, Field(le=MAX_VISIBILITY)] = 30.0
     #: How long a poll waits for a message.
     wait_time_seconds: Annotated[_Seconds, Field(le=MAX_WAIT)] = 20.0
     #: How long the slowest message takes; None if it is not known.
@@ -81,7 +83,7 @@ class Timeouts(BaseModel):
     def warnings(self) -> tuple[str, ...]:
         """One sentence about each time-out that was clamped, or that does not fit another."""
         # A handler that beats extends its lease and is not stalled, however long it takes: nothing here is impossible.
-        doubts = (_clamp_doubt(self), _lease_doubt(self), _stall_doubt(self), _handler_doubt(self), _grace_doubt(self))
+        doubts = (_clamp_doubt(self), _stall_doubt(self), _handler_doubt(self), _grace_doubt(self))
         return tuple(doubt for doubt in doubts if doubt is not None)
 
 
@@ -100,6 +102,27 @@ def timeouts_of(options: Mapping[str, Any]) -> Timeouts:
 def _sentence(fault: ErrorDetails) -> str:
     text = fault["msg"].removeprefix("Value error, ")
     return f"{fault['loc'][0]}: {text[0].lower()}{text[1:]}, got {describe(fault['input'])}" if fault["loc"] else text
+
+
+def loop_timeouts_of(timeouts: Timeouts) -> LoopTimeouts:
+    """Return what the loops of a tree are told."""
+    return LoopTimeouts(
+        timeouts.visibility_timeout, timeouts.wait_time_seconds, timeouts.longest_handler, timeouts.stall_threshold
+    )
+
+
+def loop_warnings(child: str, uses: LoopTimeouts, tree: Timeouts) -> tuple[str, ...]:
+    """Return what goes badly with the time-outs that a loop was given itself, in place of those of its tree."""
+    own = {
+        name: value
+        for name in ("wait_time_seconds", "longest_handler")
+        if (value := getattr(uses, name)) is not None and value != getattr(tree, name)
+    }
+    if not own:
+        return ()
+    told = set(tree.warnings)
+    its = tree.model_copy(update=own)
+    return tuple(f"child {child!r}: {warning}" for warning in its.warnings if warning not in told)
 
 
 def log_warnings(timeouts: Timeouts, background: Sequence[str] = ()) -> None:
@@ -138,23 +161,6 @@ def _clamp_doubt(its: Timeouts) -> str | None:
     if its.shutdown_timeout < SHORTEST_DRAIN:  # then a drain is exactly as long as that
         limits = f"as long as shutdown_timeout {_plain(its.shutdown_timeout)}, which is below {_plain(SHORTEST_DRAIN)}"
     return f"drain_timeout {_plain(given)} is not {limits}, so {_plain(its.drain_timeout)} is used"
-
-
-def _lease_doubt(its: Timeouts) -> str | None:
-    lease, longest = its.visibility_timeout, its.longest_handler
-    if longest is not None and lease <= longest:
-        return (
-            f"visibility_timeout {_plain(lease)} is not longer than longest_handler {_plain(longest)}, so a message"
-            " that takes its longest is delivered to another worker while it is being handled, unless its handler calls"
-            " beat(): raise visibility_timeout"
-        )
-    if lease <= its.drain_timeout + (longest or 0.0):
-        return (
-            f"visibility_timeout {_plain(lease)} is not longer than"
-            f" {_sum(drain_timeout=its.drain_timeout, longest_handler=longest)}, so a message in hand may be delivered"
-            " to another worker while it is drained: raise visibility_timeout"
-        )
-    return None
 
 
 def _stall_doubt(its: Timeouts) -> str | None:

@@ -97,6 +97,8 @@ class Service:
         self._has_run = False
         self.timeouts = timeouts_of(timeouts)
         self._tree = tree
+        if isinstance(tree, Supervisor):
+            tree.use_timeouts(self.timeouts)
         #: The root supervisor.
         self.ref: SupervisorRef = tree.actor_ref if isinstance(tree, Supervisor) else tree
         self._mailboxes = tuple(mailboxes)

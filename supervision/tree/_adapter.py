@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, cast, final
 
 import pykka
 
+from loopwarden._log import report
 from loopwarden._ticket import Ticket, write
 from loopwarden.actors import (
     ZOMBIES,
@@ -16,10 +18,12 @@ from loopwarden.actors import (
     ControlActor,
     LoopActor,
     LoopRef,
+    MailboxLoop,
 )
 from loopwarden.actors.loop._messages import BeginDrain, StopCast
-from loopwarden.actors.loop._protocols import check_loop
+from loopwarden.actors.loop._protocols import check_loop, takes_timeouts
 from loopwarden.errors import LoopAbandonedError
+from loopwarden.supervision.policy._timeouts import loop_timeouts_of, loop_warnings
 from loopwarden.supervision.tree._pykka_actor import PlainActor
 
 if TYPE_CHECKING:
@@ -27,7 +31,9 @@ if TYPE_CHECKING:
 
     from loopwarden.actors import InHand, SupportsRun
     from loopwarden.clock import Clock
+    from loopwarden.mailbox import DeadLetterNotice
     from loopwarden.supervision.policy._budget import Budget, Priority
+    from loopwarden.supervision.policy._timeouts import Timeouts
     from loopwarden.supervision.tree._events import SupervisionEvent
     from loopwarden.supervision.tree._spec import ChildSpec
 
@@ -74,6 +80,10 @@ class ChildAdapter(Protocol):
 
     def forward_events(self, listener: Callable[[SupervisionEvent], object]) -> None:
         """Have the events of a supervisor told to the one above."""
+        ...
+
+    def watch_dead_letters(self, listener: Callable[[DeadLetterNotice], object]) -> None:
+        """Have messages of a loop's mailbox told that become dead letters."""
         ...
 
     def launch(self, watcher: Watcher) -> None:
@@ -162,6 +172,11 @@ class ActorAdapter:
         """Tell a supervisor where its events go."""
         if self._actor.has_children:
             cast("Any", self._actor).forward_events(listener)
+
+    def watch_dead_letters(self, listener: Callable[[DeadLetterNotice], object]) -> None:
+        """Tell a loop that has a place for it."""
+        if isinstance(self._actor, LoopActor) and isinstance(self._actor.loop, MailboxLoop):
+            self._actor.loop.on_dead_letter = listener
 
     def launch(self, watcher: Watcher) -> None:
         """Start the actor; a failure to do so is its end."""
@@ -268,6 +283,9 @@ class PykkaAdapter:
     def forward_events(self, listener: Callable[[SupervisionEvent], object]) -> None:
         """Do nothing: it has none."""
 
+    def watch_dead_letters(self, listener: Callable[[DeadLetterNotice], object]) -> None:
+        """Do nothing: it has no mailbox that is known."""
+
     def launch(self, watcher: Watcher) -> None:
         """Start the actor; a failure to do so is its end."""
         self._watcher = watcher
@@ -301,18 +319,23 @@ class PykkaAdapter:
         return ()
 
 
-def make_child(spec: ChildSpec, clock: Clock, restarts: int) -> ChildAdapter | None:
+def make_child(
+    spec: ChildSpec, clock: Clock, restarts: int, timeouts: Timeouts | None = None, intensity: int | None = None
+) -> ChildAdapter | None:
     """Make what the spec says, without launching it; None if its factory says "not now". Calls user code.
+
+    Args:
+        spec: The child's.
+        clock: The time.
+        restarts: How often it was started before.
+        timeouts: Those of the tree, for loops that were given none themselves.
+        intensity: How many restarts its supervisor allows; None means any number.
 
     Raises:
         TypeError: if the factory returns something that cannot be supervised.
         BaseException: whatever the factory, or the actor's constructor, raises.
     """
-    if spec.actor is not None:
-        made: object = spec.actor(*spec.args, **spec.kwargs)
-    else:
-        assert spec.start is not None, "a spec has one of the two"
-        made = spec.start()
+    made = _call_factory(spec)
     if made is None:
         return None
     if isinstance(made, pykka.ActorRef):
@@ -322,6 +345,8 @@ def make_child(spec: ChildSpec, clock: Clock, restarts: int) -> ChildAdapter | N
         if made.is_launched:
             made.actor_ref.stop(block=False)
             raise TypeError(f"start must return an actor that is not started, but {made} is")
+        if timeouts is not None and made.has_children:
+            cast("Any", made).use_timeouts(timeouts)
         return ActorAdapter(made, spec.id)
     if isinstance(made, pykka.ThreadingActor):
         return PykkaAdapter(made, spec.id, clock)
@@ -329,4 +354,38 @@ def make_child(spec: ChildSpec, clock: Clock, restarts: int) -> ChildAdapter | N
         check_loop(made)
     except TypeError as error:
         raise TypeError(f"start must return a loop or an actor: {error}") from None
+    if timeouts is not None:
+        _hand_down(timeouts, made, spec.id, warns=not restarts)
+    if not restarts and isinstance(made, MailboxLoop):
+        _warn_of_poison(spec, made, intensity)
     return ActorAdapter(LoopActor(cast("SupportsRun", made), spec.id, clock=clock, restarts=restarts), spec.id)
+
+
+def _call_factory(spec: ChildSpec) -> object:
+    if spec.actor is not None:
+        return spec.actor(*spec.args, **spec.kwargs)
+    assert spec.start is not None, "a spec has one of the two"
+    return spec.start()
+
+
+def _hand_down(timeouts: Timeouts, loop: object, child: str, *, warns: bool) -> None:
+    """Tell a loop the time-outs of its tree, and warn of those of its own that go badly with them."""
+    if not takes_timeouts(loop):
+        return
+    uses = loop.use_timeouts(loop_timeouts_of(timeouts))
+    for warning in loop_warnings(child, uses, timeouts) if warns else ():
+        report(logging.WARNING, "%s", warning)
+
+
+def _warn_of_poison(spec: ChildSpec, loop: MailboxLoop[Any], intensity: int | None) -> None:
+    """Warn if a message that kills its loop ends the supervisor before it is a dead letter."""
+    deliveries = loop.max_deliveries
+    if deliveries is None or intensity is None or intensity >= deliveries or spec.restart == "temporary":
+        return
+    if spec.intensity is not None and spec.intensity < intensity:  # it stays down by itself, and its siblings go on
+        return
+    text = (
+        "child %r: a message that kills its loop is delivered %d times before it is a dead letter, but its supervisor"
+        " allows %d restarts, and ends before: raise intensity to %d, or lower max_deliveries"
+    )
+    report(logging.WARNING, text, spec.id, deliveries, intensity, deliveries)

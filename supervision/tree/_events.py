@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from loopwarden._blocking import Blocking
     from loopwarden.clock import Clock
+    from loopwarden.mailbox import DeadLetterNotice
 
 __all__ = ["EventLog", "EventStream", "SupervisionEvent", "stack_of"]
 
@@ -57,6 +58,8 @@ class SupervisionEvent(BaseModel):
     reason: str = ""
     #: The worker that it is about, if it is about one.
     worker: int | None = None
+    #: The message that became a dead letter.
+    message_id: str | None = None
     in_hand: tuple[InHand, ...] = ()
 
 
@@ -203,6 +206,20 @@ class EventLog:
         text = None if cause is None else describe(cause)
         at = self._clock.wall()
         self.add(SupervisionEvent(kind=kind, supervisor=self._supervisor, child=child, at=at, cause=text, **fields))
+
+    def note_dead_letter(self, child: str, notice: DeadLetterNotice) -> None:
+        """Make an event of a dead letter; its mailbox has logged it."""
+        self.add(
+            SupervisionEvent(
+                kind=EventKind.DEAD_LETTERED,
+                supervisor=self._supervisor,
+                child=child,
+                at=self._clock.wall(),
+                cause=notice.error,
+                reason=notice.reason,
+                message_id=notice.message_id,
+            )
+        )
 
     def take(self, note: EmitEvent, in_hand: tuple[InHand, ...]) -> None:
         """Make an event of what the machine has emitted, and log the kinds that are not logged elsewhere."""

@@ -38,6 +38,7 @@ from loopwarden.supervision.tree._incarnation import (
     ChildEvent,
     ChildExited,
     ChildStarted,
+    DeadLettered,
     FactoryReturned,
     Incarnation,
     IncarnationReport,
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from loopwarden.actors import ControlRef, InHand, ShutdownResult
     from loopwarden.actors.loop._messages import BeginDrain
     from loopwarden.clock import Clock, Timer
+    from loopwarden.supervision.policy._timeouts import Timeouts
     from loopwarden.supervision.tree._adapter import ChildAdapter
     from loopwarden.supervision.tree._spec import SupervisorSpec
 
@@ -167,6 +169,8 @@ class EffectExecutor:
         self.log = EventLog(spec.name, clock)
         self.registry = ChildRegistry(supervisor, clock)
         self.pause = TreePause(spec.name, clock)
+        #: The time-outs of the tree, for the loops that are started from now on.
+        self.timeouts: Timeouts | None = None
         #: How children have ended since the supervisor is being stopped, by id.
         self.endings: dict[str, ShutdownResult] = {}
         self._drain: TreeDrain | None = None
@@ -236,6 +240,8 @@ class EffectExecutor:
                 self._throttle.hurry()
             case ChildEvent():
                 self.log.add(report.event)
+            case DeadLettered():
+                self.log.note_dead_letter(report.child, report.notice)
             case Abandoned():
                 self.log.note(
                     EventKind.ABANDONED,
@@ -349,7 +355,12 @@ class EffectExecutor:
     def _begin(self, effect: Start) -> None:
         incarnation = Incarnation(effect.spec, effect.incarnation, self._put)
         self._incarnations[effect.incarnation] = incarnation
-        incarnation.begin(self._threads, lambda: make_child(effect.spec, self._clock, effect.restarts), self._clock)
+        timeouts, intensity = self.timeouts, self.machine.spec.intensity
+        incarnation.begin(
+            self._threads,
+            lambda: make_child(effect.spec, self._clock, effect.restarts, timeouts, intensity),
+            self._clock,
+        )
         self._publish(effect.spec.id)  # so that its ref tells since when it starts
 
     def _stop(self, incarnation: Incarnation, *, is_last: bool) -> None:

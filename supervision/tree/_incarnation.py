@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from loopwarden._ticket import Ticket
     from loopwarden.actors import AbandonRequest, AbandonResult, ActorExit
     from loopwarden.clock import Clock, Timer
+    from loopwarden.mailbox import DeadLetterNotice
     from loopwarden.supervision.tree._adapter import ChildAdapter
     from loopwarden.supervision.tree._events import SupervisionEvent
     from loopwarden.supervision.tree._spec import ChildSpec
@@ -32,6 +33,7 @@ __all__ = [
     "ChildEvent",
     "ChildExited",
     "ChildStarted",
+    "DeadLettered",
     "FactoryReturned",
     "Incarnation",
     "IncarnationReport",
@@ -111,8 +113,17 @@ class ChildEvent:
     event: SupervisionEvent
 
 
+@final
+@dataclass(frozen=True, slots=True)
+class DeadLettered:
+    """A message of a child's mailbox has become a dead letter."""
+
+    child: str
+    notice: DeadLetterNotice
+
+
 IncarnationReport: TypeAlias = FactoryReturned | ChildStarted | ChildExited | StopTimedOut
-Report: TypeAlias = IncarnationReport | BackoffElapsed | StopMore | Abandoned | ChildEvent
+Report: TypeAlias = IncarnationReport | BackoffElapsed | StopMore | Abandoned | ChildEvent | DeadLettered
 
 
 @final
@@ -239,6 +250,7 @@ class Incarnation:
         if adapter.is_supervisor:
             self.end_start()
         adapter.forward_events(lambda event: self.put(ChildEvent(event)))
+        adapter.watch_dead_letters(lambda notice: self.put(DeadLettered(self.spec.id, notice)))
         adapter.launch(Reporter(self.number, self.put))
 
     def stop(self, wanted: float, clock: Clock, most: float = math.inf) -> None:

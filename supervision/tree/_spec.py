@@ -141,8 +141,10 @@ class SupervisorSpec(_Spec):
     name: _Name
     strategy: Strategy = "one_for_one"
     #: How many restarts in ``period`` seconds are allowed; one more and the supervisor gives up. None means for ever.
-    intensity: _Count | None = 3
-    period: _Period = 30.0
+    #: A message that kills its loop does so ``max_deliveries`` times, 5 by default, and is a dead letter then: so many
+    #: must be allowed. A child that crashes at every start does so for the eighth time after 64 s, which ends it.
+    intensity: _Count | None = 7
+    period: _Period = 120.0
     auto_shutdown: AutoShutdown = "never"
     children: Annotated[tuple[ChildSpec, ...], BeforeValidator(_as_tuple)] = ()
     #: The spec of all children of a pool; `ResizeRequest` says how many there are.

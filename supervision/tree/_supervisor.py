@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
     from loopwarden.actors import ActorExit
+    from loopwarden.supervision.policy._timeouts import Timeouts
     from loopwarden.supervision.tree._events import SupervisionEvent
 
 __all__ = ["Supervisor"]
@@ -172,6 +173,10 @@ class Supervisor(ControlActor):
     @override
     def __str__(self) -> str:
         return f"Supervisor {self.name!r}"
+
+    def use_timeouts(self, timeouts: Timeouts) -> None:
+        """Have loops below that were given no time-outs themselves use these; called before the launch."""
+        self._executor.timeouts = timeouts
 
     def pause_at_start(self) -> None:
         """Let no loop below take messages until a `ResumeRequest`; called before the launch."""

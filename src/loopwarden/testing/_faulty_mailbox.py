@@ -348,9 +348,9 @@ class _Watching:
         self.inner.settle_nack(message, visibility_timeout, error)
         self._mailbox.note_given_back(message.id)
 
-    def settle_put_back(self, message: Message[Any, Any]) -> None:
+    def settle_put_back(self, message: Message[Any, Any], visibility_timeout: float) -> None:
         self._mailbox.check()
-        self.inner.settle_put_back(message)
+        self.inner.settle_put_back(message, visibility_timeout)
         self._mailbox.note_given_back(message.id)
 
     def settle_dead_letter(self, message: Message[Any, Any], reason: str, error: str | None) -> None:

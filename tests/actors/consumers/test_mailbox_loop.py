@@ -133,10 +133,11 @@ def test_an_acknowledge_after_the_end_of_the_lease_is_refused_and_the_loop_goes_
 ) -> None:
     jobs.send("slow")
 
-    MailboxLoop(jobs, lambda message: clock.advance(31), clock=clock).run(max_iterations=1, visibility_timeout=30)
+    loop = MailboxLoop(jobs, lambda message: clock.advance(31), longest_handler=10, clock=clock)
+    loop.run(max_iterations=1, visibility_timeout=30)
 
     assert bodies(jobs) == ["slow"]
-    assert "it will be redelivered unless the store has it as done" in caplog.text
+    assert caplog.text.count("lease lost: message ") == 1
 
 
 # Ending
@@ -292,20 +293,36 @@ def test_posted_work_that_raises_at_the_very_end_leaves_the_loop_ended(jobs: Box
     assert loop.shutdown(timeout=0)
 
 
-def test_a_prefetched_message_whose_lease_has_ended_is_not_handled_and_one_that_waited_has_a_new_lease(
-    jobs: Box, clock: FakeClock
+def test_a_prefetched_message_whose_lease_has_ended_is_not_handled(
+    jobs: Box, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    jobs.send_many(["slow", "waited", "lost"])
+    jobs.send_many(["slow", "lost"])
     seen: list[Any] = []
 
     def handle(message: Mail) -> None:
         seen.append(message.body)
-        clock.advance(8 if message.body == "slow" else 9)
+        clock.advance(11)
+
+    loop = MailboxLoop(jobs, handle, prefetch=2, longest_handler=3, clock=clock)
+    loop.run(max_iterations=1, visibility_timeout=10)
+
+    assert seen == ["slow"]
+    assert sorted(bodies(jobs) + bodies(jobs)) == ["lost", "slow"]
+    assert caplog.text.count("lease lost: message ") == 2
+
+
+def test_the_leases_of_prefetched_messages_are_renewed_while_they_wait(jobs: Box, clock: FakeClock) -> None:
+    jobs.send_many(["slow", "waited", "last"])
+    seen: list[Any] = []
+
+    def handle(message: Mail) -> None:
+        seen.append((message.body, message.delivery_count))
+        clock.advance(40)
 
     MailboxLoop(jobs, handle, prefetch=3, clock=clock).run(max_iterations=1, visibility_timeout=10)
 
-    assert seen == ["slow", "waited"]
-    assert bodies(jobs) == ["lost"]
+    assert seen == [("slow", 1), ("waited", 1), ("last", 1)]
+    assert bodies(jobs) == []
 
 
 # The broker
@@ -373,7 +390,7 @@ def test_a_handler_that_beats_keeps_its_lease_and_one_that_does_not_loses_it(job
             if message.body == "beats":
                 beat()
 
-    MailboxLoop(jobs, handle, clock=clock).run(max_iterations=2, visibility_timeout=10)
+    MailboxLoop(jobs, handle, longest_handler=7, clock=clock).run(max_iterations=2, visibility_timeout=10)
 
     assert bodies(jobs) == ["silent"]
 
@@ -557,7 +574,7 @@ def test_mailbox_loop_refuses_a_source_that_is_not_a_mailbox() -> None:
 
 def test_the_lease_of_a_loop_is_set_where_it_is_made(jobs: Box, clock: FakeClock) -> None:
     jobs.send("slow")
-    loop = MailboxLoop(jobs, lambda message: clock.advance(31), visibility_timeout=30, clock=clock)
+    loop = MailboxLoop(jobs, lambda message: clock.advance(31), visibility_timeout=30, longest_handler=10, clock=clock)
 
     loop.run(max_iterations=1)
 

@@ -339,7 +339,7 @@ def test_a_prefetched_message_whose_lease_ended_while_its_worker_was_recalled_is
     jobs.send_many(["stuck", "second"])
     with Hold() as hold:
         handler = Handler(hold)
-        loop = MailboxLoop(jobs, handler, prefetch=2, visibility_timeout=30, wait_time_seconds=20, clock=clock)
+        loop = MailboxLoop(jobs, handler, prefetch=2, visibility_timeout=30, longest_handler=10, clock=clock)
         ref = LoopActor.start(loop, "prefetching", clock=clock)
         hold.wait_reached()
         ref.send(RecallRequest(worker=stuck_worker(ref))).wait(timeout=60)

@@ -70,7 +70,8 @@ def test_a_worker_that_waits_for_the_store_is_not_silent_until_the_store_itself_
         if step == "nack":
             raise ValueError(step)
 
-    loop: MailboxLoop[str] = MailboxLoop(jobs, handle, wait_time_seconds=1, clock=clock)
+    # With a lease so long that it is not to be renewed while the store is away.
+    loop: MailboxLoop[str] = MailboxLoop(jobs, handle, wait_time_seconds=1, visibility_timeout=300, clock=clock)
     assert isinstance(jobs, SupportsWaitedUntil)
     jobs.send("body")
     with contextlib.ExitStack() as stack:

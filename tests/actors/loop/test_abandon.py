@@ -94,11 +94,11 @@ def test_a_lease_that_ends_during_a_long_shutdown_is_redelivered_elsewhere_and_t
             hold()
             late.complete(message.is_finalized)
 
-        loop = MailboxLoop(jobs, handle, clock=clock)
+        loop = MailboxLoop(jobs, handle, visibility_timeout=300, longest_handler=30, clock=clock)
         ref = LoopActor.start(loop, name="slow", clock=clock)
         hold.wait_reached()
         stopped = ref.send(ShutdownRequest(timeout=100.0))  # the lease lasts longer, so it is not extended
-        clock.advance(300)
+        clock.advance(300)  # and is not renewed, because the handler has been silent for too long
 
         elsewhere += jobs.receive()
 

@@ -135,9 +135,9 @@ def test_unreadable_message_is_logged_with_its_mailbox_its_id_and_the_reason(
 
     good.acknowledge()
     first, second = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert first.startswith("mailbox 'jobs': dead-lettered message body, its body cannot be read: ")
+    assert first.startswith("mailbox 'jobs': message body is a dead letter, before it was delivered: its body cannot")
     assert "valid integer" in first
-    assert second.startswith("mailbox 'jobs': dead-lettered message headers, its headers cannot be read: ")
+    assert second.startswith("mailbox 'jobs': message headers is a dead letter, before it was delivered: its headers")
     assert mailbox.receive() == []
     assert len(caplog.records) == 2
 

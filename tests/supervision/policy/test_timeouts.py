@@ -40,7 +40,7 @@ class TestFields:
         its = Timeouts()
 
         assert (its.shutdown_timeout, its.drain_timeout) == (30, 30)
-        assert (its.visibility_timeout, its.wait_time_seconds) == (300, 20)
+        assert (its.visibility_timeout, its.wait_time_seconds) == (30, 20)
         assert its.stall_threshold == StallPolicy().threshold
         assert (its.longest_handler, its.grace) == (None, None)
         assert its.warnings == ()
@@ -192,25 +192,6 @@ class TestWarnings:
         ("fields", "warning"),
         [
             pytest.param(
-                {"visibility_timeout": 20, "longest_handler": 20},
-                "visibility_timeout 20 is not longer than longest_handler 20, so a message that takes its longest is"
-                " delivered to another worker while it is being handled, unless its handler calls beat():"
-                " raise visibility_timeout",
-                id="lease-handler",
-            ),
-            pytest.param(
-                {"visibility_timeout": 50, "longest_handler": 20},
-                "visibility_timeout 50 is not longer than drain_timeout 30 and longest_handler 20 together, so a"
-                " message in hand may be delivered to another worker while it is drained: raise visibility_timeout",
-                id="lease-drain-and-handler",
-            ),
-            pytest.param(
-                {"visibility_timeout": 30},
-                "visibility_timeout 30 is not longer than drain_timeout 30, so a message in hand may be delivered to"
-                " another worker while it is drained: raise visibility_timeout",
-                id="lease-drain",
-            ),
-            pytest.param(
                 {"stall_threshold": 40, "longest_handler": 20},
                 "stall_threshold 40 is not longer than wait_time_seconds 20 and longest_handler 20 together, so a"
                 " healthy loop may be taken for stalled, unless its handler calls beat(): raise stall_threshold",
@@ -250,8 +231,7 @@ class TestWarnings:
     @pytest.mark.parametrize(
         "fields",
         [
-            pytest.param({"visibility_timeout": 50.1, "longest_handler": 20}, id="lease-drain-and-handler"),
-            pytest.param({"visibility_timeout": 30.1}, id="lease-drain"),
+            pytest.param({"visibility_timeout": 5, "longest_handler": 20}, id="lease-is-renewed"),
             pytest.param({"stall_threshold": 40.1, "longest_handler": 20}, id="stall-poll-and-handler"),
             pytest.param({"stall_threshold": 20.1}, id="stall-poll"),
             pytest.param({"stall_threshold": None, "longest_handler": 20}, id="no-watchdog"),
@@ -270,7 +250,6 @@ class TestWarnings:
 
         assert [warning.split()[0] for warning in its.warnings] == [
             "drain_timeout",
-            "visibility_timeout",
             "stall_threshold",
             "longest_handler",
             "grace",

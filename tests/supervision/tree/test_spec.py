@@ -173,7 +173,7 @@ class TestSupervisor:
         spec = SupervisorSpec(name="root")
 
         assert spec.strategy == "one_for_one"
-        assert (spec.intensity, spec.period) == (3, 30)
+        assert (spec.intensity, spec.period) == (7, 120)
         assert spec.auto_shutdown == "never"
         assert spec.children == ()
         assert spec.template is None

@@ -1,0 +1,227 @@
+"""`LeaseRenewer`: keeps the leases of what workers have in hand, for as long as each of them shows signs of life."""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from typing import TYPE_CHECKING, Any, Protocol, final
+
+from loopwarden._log import describe, report
+from loopwarden._threads import run_in_thread
+from loopwarden.errors import MessageFinalizedError, ReceiptHandleExpiredError
+from loopwarden.mailbox._contract import SupportsExtendMany
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from loopwarden.clock import Clock, Timer
+    from loopwarden.mailbox._message import Message
+
+__all__ = ["Holder", "LeaseRenewer", "renewer_of"]
+
+#: What is left of a lease when it is due for renewal.
+DUE = 1 / 2
+#: What is left of a lease when it is renewed with others that are due, so that all of them come to be due together.
+EARLY = 3 / 4
+#: After which part of a lease a renewal that failed is tried again.
+AGAIN = 1 / 8
+
+
+class Holder(Protocol):
+    """A worker, as one sees it who renews its leases; read on any thread."""
+
+    @property
+    def lease(self) -> float:
+        """The seconds that it receives messages for."""
+        ...
+
+    @property
+    def lease_ends(self) -> float:
+        """When the leases of what it holds end, in monotonic seconds."""
+        ...
+
+    def held(self) -> Sequence[Message[Any, Any]]:
+        """Return what it holds, if it shows signs of life; otherwise nothing."""
+        ...
+
+    def renewed(self, until: float) -> None:
+        """Take note that the leases of what it holds end then."""
+        ...
+
+    def lost(self, messages: Sequence[Message[Any, Any]], why: str) -> None:
+        """Take note that the leases of some of what it held are over."""
+        ...
+
+
+@final
+class LeaseRenewer:
+    """Renews the leases of all workers of one mailbox in this process, by one call for all of them.
+
+    There is a timer only while a worker holds something. What the store does may block, so it is called on a thread of
+    its own, and the next timer is set when that call is over.
+
+    Args:
+        source: The mailbox.
+        clock: The time.
+    """
+
+    def __init__(self, source: object, clock: Clock) -> None:
+        self._source = _weakly(source)
+        self._name = str(getattr(source, "name", ""))
+        self._clock = clock
+        self._lock = clock.blocking.lock()  # guards _holders, _alarm and _timer together
+        self._holders: dict[Holder, None] = {}
+        # There from the setting of a timer until its call is over. Looked at without the lock, by each worker after
+        # each receive. The worker first shows what it holds and then looks; a call does it in the other order.
+        self._alarm: object = None
+        self._has_failed = False  # so that it is told once how it stands with the mailbox
+        self._timer: Timer | None = None
+
+    @property
+    def clock(self) -> Clock:
+        """The time it lives by."""
+        return self._clock
+
+    def join(self, holder: Holder) -> None:
+        """Begin to renew what a worker holds."""
+        with self._lock:
+            self._holders[holder] = None
+
+    def leave(self, holder: Holder) -> None:
+        """Renew nothing for a worker any more."""
+        with self._lock:
+            self._holders.pop(holder, None)
+            if self._holders:
+                return
+            timer, self._timer, self._alarm = self._timer, None, None
+        if timer is not None:
+            timer.cancel()
+        self._set_if_needed()  # another worker may have come meanwhile, and seen an alarm
+
+    def received(self, holder: Holder) -> None:
+        """Take note that a worker holds something; called after each receive, so it does next to nothing."""
+        if self._alarm is None:
+            self._set(holder.lease * DUE)
+
+    def _set(self, seconds: float) -> None:
+        alarm = object()
+        with self._lock:
+            if self._alarm is not None or not self._holders:
+                return
+            self._alarm = alarm
+        try:
+            timer = self._clock.call_later(seconds, lambda: self._ring(alarm))
+        except RuntimeError as error:
+            self._alarm = None
+            text = "could not start a timer, so the leases of messages of %r are not renewed"
+            report(logging.WARNING, text, self._name, error=error)
+            return
+        with self._lock:
+            is_wanted = self._alarm is alarm
+            if is_wanted:
+                self._timer = timer
+        if not is_wanted:  # the last worker has left meanwhile
+            timer.cancel()
+
+    def _set_if_needed(self) -> None:
+        now = self._clock.monotonic()
+        dues = [each.lease_ends - each.lease * DUE - now for each in self._joined() if each.held()]
+        if dues:
+            self._set(max(0.0, min(dues)))
+
+    def _joined(self) -> tuple[Holder, ...]:
+        with self._lock:
+            return tuple(self._holders)
+
+    def _ring(self, alarm: object) -> None:
+        """Have the leases renewed; on the clock's thread, which must not block."""
+        run_in_thread(lambda: self._renew(alarm), f"{self._name}-renewal", self._clock.blocking)
+
+    def _renew(self, alarm: object) -> None:
+        again = 0.0
+        try:
+            source = self._source()
+            if source is not None and self._alarm is alarm:
+                again = self._renew_what_is_due(source)
+        finally:
+            with self._lock:
+                is_current = self._alarm is alarm
+                if is_current:
+                    self._alarm = self._timer = None
+            if is_current and again:
+                self._set(again)
+            elif is_current:
+                self._set_if_needed()
+
+    def _renew_what_is_due(self, source: object) -> float:
+        """Renew the leases of whatever needs it; return after how many seconds to try again, 0 if it went well."""
+        now = self._clock.monotonic()
+        due: dict[float, list[tuple[Holder, Sequence[Message[Any, Any]]]]] = {}
+        for holder in self._joined():
+            if holder.lease_ends - now <= holder.lease * EARLY and (held := holder.held()):
+                due.setdefault(holder.lease, []).append((holder, held))
+        again = 0.0
+        for lease, holders in due.items():
+            try:
+                over = set(map(id, _extend(source, [each for _, held in holders for each in held], lease)))
+            except Exception as error:  # noqa: BLE001  a back end may be user code
+                again = lease * AGAIN
+                self._tell_failure(holders, error)
+                continue
+            self._has_failed = False
+            for holder, held in holders:
+                holder.renewed(now + lease)
+                lost = [each for each in held if id(each) in over and not each.is_finalized]
+                if lost:
+                    holder.lost(lost, "it ended before it could be renewed")
+        return again
+
+    def _tell_failure(self, holders: list[tuple[Holder, Sequence[Message[Any, Any]]]], error: Exception) -> None:
+        now = self._clock.monotonic()
+        if not self._has_failed:
+            self._has_failed = True
+            text = "could not renew the leases of %d messages of %r, retrying: %s"
+            report(logging.WARNING, text, sum(len(held) for _, held in holders), self._name, describe(error))
+        for holder, held in holders:
+            if holder.lease_ends <= now:
+                holder.lost(held, f"the mailbox was unavailable for all of its {holder.lease:g} s: {describe(error)}")
+
+    def __repr__(self) -> str:
+        return f"<LeaseRenewer of {self._name!r}, {len(self._holders)} workers>"
+
+
+def _extend(source: object, messages: list[Message[Any, Any]], lease: float) -> Sequence[Message[Any, Any]]:
+    """Renew leases; return those that are over."""
+    if isinstance(source, SupportsExtendMany):
+        return source.extend_many(messages, lease)
+    over: list[Message[Any, Any]] = []
+    for message in messages:
+        try:
+            message.extend_visibility(lease)
+        except (ReceiptHandleExpiredError, MessageFinalizedError):
+            over.append(message)
+    return over
+
+
+def _weakly(source: object) -> Callable[[], object]:
+    try:
+        return weakref.ref(source)
+    except TypeError:  # a class of other people's, with slots
+        return lambda: source
+
+
+_renewers: weakref.WeakKeyDictionary[Any, list[LeaseRenewer]] = weakref.WeakKeyDictionary()
+
+
+def renewer_of(source: object, clock: Clock) -> LeaseRenewer:
+    """Return the renewer that all workers of a mailbox share."""
+    try:
+        known = _renewers.setdefault(source, [])
+    except TypeError:  # it cannot be a key, or not weakly
+        return LeaseRenewer(source, clock)
+    for renewer in known:
+        if renewer.clock is clock:
+            return renewer
+    renewer = LeaseRenewer(source, clock)
+    known.append(renewer)
+    return renewer

@@ -1,0 +1,212 @@
+"""The lease of a worker that shows signs of life does not end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from loopwarden import Backoff, ChildSpec, LoopActor, MailboxLoop, ShutdownRequest, Supervisor, Ticket, beat
+from loopwarden.errors import MailboxConnectionError
+from loopwarden.mailbox import InMemoryMailbox, SqliteMailbox, SupportsExtendMany
+from loopwarden.mailbox._renewer import renewer_of
+from loopwarden.supervision import Service
+from loopwarden.testing import FakeClock, Hold
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from loopwarden.mailbox import Message
+
+    Mail = Message[Any, Any]
+
+
+class Counted:
+    """A mailbox that counts the renewals, and can be out of reach for them."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self._inner: InMemoryMailbox[Any, Any] = InMemoryMailbox("jobs", clock=clock)
+        self.renewals: list[int] = []
+        self.is_away = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def extend_many(self, messages: Iterable[Mail], timeout: float) -> list[Mail]:
+        everything = list(messages)
+        self.renewals.append(len(everything))
+        if self.is_away:
+            raise MailboxConnectionError("jobs", "it is away")
+        return self._inner.extend_many(everything, timeout)
+
+
+@pytest.fixture
+def counted(clock: FakeClock) -> Counted:
+    return Counted(clock)
+
+
+def start(box: Counted, handler: Any, clock: FakeClock, **options: Any) -> Any:
+    return LoopActor.start(MailboxLoop(box, handler, clock=clock, **options), "loop", clock=clock)
+
+
+def stop(*refs: Any) -> None:
+    for ref in refs:
+        ref.send(ShutdownRequest()).wait(60)
+
+
+def test_handler_that_takes_longer_than_the_lease_is_handled_once(counted: Counted, clock: FakeClock) -> None:
+    counted.send("slow")
+    with Hold() as hold:
+        ref = start(counted, hold, clock, visibility_timeout=5)
+        hold.wait_reached()
+        clock.advance(60)
+
+        assert counted.receive() == []
+    stop(ref)
+    assert counted.approximate_count() == 0
+    assert counted.dead_letters.approximate_count() == 0
+
+
+def test_leases_of_all_workers_on_a_mailbox_are_renewed_by_one_call(counted: Counted, clock: FakeClock) -> None:
+    workers = 20
+    counted.send_many(list(range(2 * workers)))
+    holds = [Hold() for _ in range(2 * workers)]
+
+    def handle(message: Mail) -> None:
+        holds[message.body]()
+
+    refs = [
+        start(counted, handle, clock, concurrency=workers // 2, prefetch=2, visibility_timeout=10) for _ in range(2)
+    ]
+    clock.advance(0)
+    clock.advance(5)
+    for hold in holds:
+        hold.release()
+    stop(*refs)
+
+    assert counted.renewals == [2 * workers]
+
+
+def test_renewal_goes_on_only_while_something_is_in_hand(counted: Counted, clock: FakeClock) -> None:
+    ref = start(counted, lambda message: None, clock, visibility_timeout=10, wait_time_seconds=20)
+    counted.send("quick")
+    clock.advance(1)
+    clock.advance(100)
+
+    assert counted.renewals == []
+    stop(ref)
+
+
+def test_silent_handler_loses_its_lease_after_the_time_that_the_watchdog_gives_it(
+    counted: Counted, clock: FakeClock
+) -> None:
+    counted.send("hangs")
+    with Hold() as hold:
+        tree = Supervisor(
+            "tree",
+            children=[ChildSpec(id="loop", start=lambda: MailboxLoop(counted, hold, clock=clock))],
+            clock=clock,
+        )
+        service = Service(tree, signals=(), clock=clock, visibility_timeout=10, stall_threshold=100, longest_handler=50)
+        loop_of_tree = service.ref
+        tree.launch()
+        hold.wait_reached()
+        clock.advance(99)
+        in_time = counted.receive()
+        clock.advance(20)
+        too_late = [message.delivery_count for message in counted.receive()]
+        loop_of_tree.stop(block=False)
+    loop_of_tree.ended.wait(60)
+
+    assert (in_time, too_late) == ([], [2])
+
+
+def test_beats_are_signs_of_life(counted: Counted, clock: FakeClock) -> None:
+    counted.send("long")
+
+    def handle(message: Mail) -> None:
+        for _ in range(20):
+            clock.advance(6)
+            beat()
+
+    MailboxLoop(counted, handle, longest_handler=10, clock=clock).run(max_iterations=1, visibility_timeout=8)
+
+    assert counted.approximate_count() == 0
+
+
+def test_mailbox_that_is_away_is_asked_again_and_a_lease_that_is_lost_is_told_once(
+    counted: Counted, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    counted.send("slow")
+    with Hold() as hold:
+        ref = start(counted, hold, clock, visibility_timeout=8, backoff=Backoff(jitter=0))
+        hold.wait_reached()
+        counted.is_away = True
+        clock.advance(6.5)  # it was to be renewed after 4 s, and is tried again each second
+        counted.is_away = False
+        clock.advance(6.5)
+        kept = counted.receive()
+        counted.is_away = True
+        clock.advance(20)
+        [again] = counted.receive()
+    stop(ref)
+
+    assert (kept, again.delivery_count) == ([], 2)
+    assert caplog.text.count("lease lost: message ") == 1
+    assert "the mailbox was unavailable for all of its 8 s" in caplog.text
+
+
+def test_renewal_never_cuts_a_lease_short(counted: Counted, clock: FakeClock) -> None:
+    counted.send("patient")
+    reached: Ticket[None] = Ticket()
+    with Hold() as hold:
+
+        def handle(message: Mail) -> None:
+            message.extend_visibility(1_000)
+            reached.complete(None)
+            hold()
+
+        ref = start(counted, handle, clock, visibility_timeout=10, longest_handler=8)
+        reached.wait(60)
+        clock.advance(6)  # it is renewed for 10 s
+        clock.advance(500)
+
+        assert counted.receive() == []
+    stop(ref)
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+def test_extend_many_returns_what_is_over_and_leaves_it_alone(kind: str, clock: FakeClock, tmp_path: Path) -> None:
+    box: Any = (
+        InMemoryMailbox("jobs", clock=clock)
+        if kind == "memory"
+        else SqliteMailbox(tmp_path / "mail.db", "jobs", clock=clock)
+    )
+    other: Any = InMemoryMailbox("other", clock=clock)
+    other.send("elsewhere")
+    box.send_many(["held", "ended", "done", "long"])
+    held, ended, done, long = (box.receive(visibility_timeout=seconds)[0] for seconds in (10, 1, 10, 1_000))
+    done.acknowledge()
+    clock.advance(5)
+    [foreign] = other.receive()
+
+    over = box.extend_many([held, ended, done, long, foreign], 20)
+    clock.advance(19)
+
+    assert over == [ended, done, foreign]
+    held.acknowledge()
+    clock.advance(900)
+    long.acknowledge()
+    box.close()
+    assert isinstance(box, SupportsExtendMany)
+
+
+def test_renewer_is_shared_by_all_who_use_a_mailbox_by_the_same_clock(counted: Counted, clock: FakeClock) -> None:
+    class Slotted:
+        __slots__ = ("name",)
+
+    assert renewer_of(counted, clock) is renewer_of(counted, clock)
+    with FakeClock() as another:
+        assert renewer_of(counted, another) is not renewer_of(counted, clock)
+    assert "0 workers" in repr(renewer_of(Slotted(), clock))
