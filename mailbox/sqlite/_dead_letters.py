@@ -105,9 +105,9 @@ class SqliteDeadLetters(Generic[T]):
                 headers = {}
             headers["redriven-from"] = message_id
             cursor.execute(
-                "UPDATE messages SET mailbox = ?, due = 0, sequence = ?, id = ?, headers = ?, sent_at = ?, count = 0,"
-                " receipt = 0, error = NULL, source = NULL, dead_at = NULL, reason = NULL, dead_count = NULL"
-                " WHERE mailbox = ? AND due = ? AND sequence = ?",
+                "UPDATE messages SET mailbox = ?, due = 0, holder = NULL, sequence = ?, id = ?, headers = ?,"
+                " sent_at = ?, count = 0, receipt = 0, error = NULL, source = NULL, dead_at = NULL, reason = NULL,"
+                " dead_count = NULL WHERE mailbox = ? AND due = ? AND sequence = ?",
                 (
                     self._mailbox,
                     self._store.sequences.allocate(cursor, 1),

@@ -310,6 +310,8 @@ class SqliteMailbox(Generic[T, R]):
     def reap(self) -> Reaped:
         """Bring back what is due; see `Mailbox.reap`."""
         with self._store.lock:
+            if self._store.holders.is_look_due():
+                self._store.end_leases_of_the_dead(self._name)
             with self._step as cursor, cursor.connection:
                 returned, dead = self._queue.bring_back(cursor, self._clock.wall())
                 if returned:

@@ -50,15 +50,15 @@ _HOLDS = f"{_THIS} AND receipt = ?"
 _DELETE = f"DELETE FROM messages WHERE {_HOLDS}"  # noqa: S608  no part of these comes from outside
 _CHECK = f"SELECT 1 FROM messages WHERE {_HOLDS}"  # noqa: S608  as above
 _IS_THERE = f"SELECT 1 FROM messages WHERE {_THIS}"  # noqa: S608  as above
-_PUT_BACK = f"UPDATE messages SET due = ?, count = count - 1, receipt = receipt + 1 WHERE {_HOLDS}"  # noqa: S608  as above
+_PUT_BACK = f"UPDATE messages SET due = ?, holder = NULL, count = count - 1, receipt = receipt + 1 WHERE {_HOLDS}"  # noqa: S608  as above
 _EXTEND = f"UPDATE messages SET due = ? WHERE {_HOLDS}"  # noqa: S608  as above
-_LEASE = f"UPDATE messages SET due = ?, count = count + 1, receipt = receipt + 1 WHERE {_THIS}"  # noqa: S608  as above
-_NACK = f"UPDATE messages SET due = ?, receipt = receipt + 1, error = coalesce(?, error) WHERE {_THIS}"  # noqa: S608  as above
-_BRING_BACK = f"UPDATE OR IGNORE messages SET due = 0, receipt = receipt + 1 WHERE {_THIS}"  # noqa: S608  as above
-_MOVE_BACK = f"UPDATE messages SET due = 0, sequence = ?, receipt = receipt + 1 WHERE {_THIS}"  # noqa: S608  as above
+_LEASE = f"UPDATE messages SET due = ?, holder = ?, count = count + 1, receipt = receipt + 1 WHERE {_THIS}"  # noqa: S608  as above
+_NACK = f"UPDATE messages SET due = ?, holder = NULL, receipt = receipt + 1, error = coalesce(?, error) WHERE {_THIS}"  # noqa: S608  as above
+_BRING_BACK = f"UPDATE OR IGNORE messages SET due = 0, holder = NULL, receipt = receipt + 1 WHERE {_THIS}"  # noqa: S608  as above
+_MOVE_BACK = f"UPDATE messages SET due = 0, holder = NULL, sequence = ?, receipt = receipt + 1 WHERE {_THIS}"  # noqa: S608  as above
 _DIE = (
     "mailbox = mailbox || ':dead', due = 0, sequence = ?, error = coalesce(?, error), source = mailbox, dead_at = ?,"
-    " reason = ?, dead_count = count, count = 0, receipt = 0"
+    " reason = ?, dead_count = count, count = 0, receipt = 0, holder = NULL"
 )
 _BURY = f"UPDATE messages SET {_DIE} WHERE {_THIS}"  # noqa: S608  as above
 
@@ -130,6 +130,7 @@ class SqliteQueue(Generic[B]):
         reply: Callable[[Message[B, Any], Any], str],
     ) -> None:
         self._store = store
+        self._holders = store.holders
         self._name = name
         self._step = store.transaction(name)
         self._unflushed_step = store.transaction(name, flush=False)
@@ -170,6 +171,8 @@ class SqliteQueue(Generic[B]):
             self._check_open()
             if token is not None and token.stopped:
                 return []
+            if self._holders.is_look_due():
+                self._store.end_leases_of_the_dead(self._name)
             return self.take(max_messages, visibility_timeout, token)
 
         is_over = partial(self.watch.has_enough_unread, token)
@@ -188,6 +191,8 @@ class SqliteQueue(Generic[B]):
         """Say whether something is visible or due; see `Waitable.poll`."""
         self._check_open()
         self._store.notifier.listen()  # before the look, so that it hears of what comes after
+        if self._holders.is_look_due():
+            self._store.end_leases_of_the_dead(self._name)
         with self._store.connection(self._name) as cursor:
             [due] = cursor.execute("SELECT min(due) FROM messages WHERE mailbox = ?", (self._name,)).fetchone()
         return due is not None and bool(due <= self._wall())
@@ -197,7 +202,8 @@ class SqliteQueue(Generic[B]):
         # Under the lock since the look, so a notification from now on finds the gate that is parked next.
         self._store.notifier.listen()
         due = self.next_due()
-        return RECHECK if due is None else min(RECHECK, max(0.0, due - self._wall()))
+        again = min(RECHECK, self._holders.until_look())
+        return again if due is None else min(again, max(0.0, due - self._wall()))
 
     def pass_on(self) -> None:
         """Wake the next one: there may be more, or something due sooner than it knows; see `Waitable.pass_on`."""
@@ -214,7 +220,7 @@ class SqliteQueue(Generic[B]):
             due = now + visibility_timeout
             while self._unread() < most_unread(token) and (found := self._visible(cursor, limit, now)):
                 messages: list[Message[B, Any]] = []
-                leased: list[tuple[float, str, int, int]] = []
+                leased: list[int] = []
                 is_first = True
                 for _, *columns in found:
                     row = Row(*columns)
@@ -224,12 +230,15 @@ class SqliteQueue(Generic[B]):
                     if message is not None:
                         message.due = due
                         messages.append(message)
-                        leased.append((due, self._name, 0, row.sequence))
+                        leased.append(row.sequence)
                     if row.count:
                         break
                     is_first = False
                 if messages:
-                    cursor.executemany(_LEASE, leased)
+                    holder = self._holders.settled
+                    if holder is None:
+                        holder = self._holders.number(cursor, now)
+                    cursor.executemany(_LEASE, [(due, holder, self._name, 0, sequence) for sequence in leased])
                     return messages
         return []
 

@@ -15,9 +15,16 @@ if TYPE_CHECKING:
 __all__ = ["VERSION", "apply_schema", "check_schema"]
 
 #: The file's ``user_version``; to be raised with every change of the schema that older code must not write to.
-VERSION = 1
+VERSION = 2
 #: Marks a file as one of mailboxes, in SQLite's ``application_id``: "LWM" and a 1. Older files have none.
 APPLICATION_ID = 0x4C574D01
+#: What version 1 did not have: a table, and a column of `messages`, its last.
+_SINCE_2 = ("holders", "holder")
+#: Makes messages of version 2 of those of version 1. There the receipt was raised when a lease began and when it ended.
+_FROM_1 = (
+    "ALTER TABLE messages ADD COLUMN holder INTEGER",
+    "UPDATE messages SET holder = 0 WHERE due > 0 AND receipt % 2 = 1",
+)
 #: The package, and the file in it, that has the tables.
 SCHEMA = ("loopwarden.mailbox.sqlite", "schema.sql")
 
@@ -35,16 +42,17 @@ def check_schema(database: sqlite3.Connection, path: Path) -> int:
             table of the same name that is not ours, or with tables, but without ours.
     """
     [version] = database.execute("PRAGMA user_version").fetchone()
-    if version not in {0, VERSION}:
+    if not 0 <= version <= VERSION:
         raise _refusal(path, f"this one has version {version}")
     [mark] = database.execute("PRAGMA application_id").fetchone()
     if mark not in {0, APPLICATION_ID}:
         raise _refusal(path, f"this one is marked {mark:#x}, as another application's")
     found = _tables(database)
-    for table, columns in _expected().items():
+    expected = _expected(1 if version == 1 or (version == 0 and _is_first(found)) else VERSION)
+    for table, columns in (_expected(VERSION) | expected).items():
         if found.get(table, columns) != columns:
             raise _refusal(path, f"this one has version {version} and another table {table!r}")
-    if found and not found.keys() >= _expected().keys():
+    if found and not found.keys() >= expected.keys():
         raise _refusal(path, f"this one has tables of another application, such as {min(found)!r}")
     return int(version)
 
@@ -59,15 +67,18 @@ def apply_schema(database: sqlite3.Connection, path: Path) -> None:
     with database:
         # Again, now that no other process writes: the file may have become another one since.
         version = check_schema(database, path)
+        if _is_first(_tables(database)):
+            for statement in _FROM_1:
+                database.execute(statement)
         for statement in statements_of(*SCHEMA):
             database.execute(statement)
-        if not version:
+        if version < VERSION:
             database.execute(f"PRAGMA user_version = {VERSION}")
             database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
 
 
 def _refusal(path: Path, found: str) -> InvalidParameterError:
-    expected = f"a new file, or one of mailboxes with schema version {VERSION} ({found})"
+    expected = f"a new file, or one of mailboxes with schema version {VERSION} or older ({found})"
     return InvalidParameterError(str(path), "path", str(path), expected)
 
 
@@ -78,9 +89,18 @@ def _tables(database: sqlite3.Connection) -> dict[str, list[tuple[Any, ...]]]:
     return tables
 
 
+def _is_first(tables: dict[str, list[tuple[Any, ...]]]) -> bool:
+    """Say whether a file has the messages of version 1; one without a version may have either."""
+    return tables.get("messages") == _expected(1)["messages"]
+
+
 @functools.cache
-def _expected() -> dict[str, list[tuple[Any, ...]]]:
+def _expected(version: int) -> dict[str, list[tuple[Any, ...]]]:
     """Return the columns that our tables have; asked of SQLite, so that they are written down once."""
+    if version == 1:
+        table, column = _SINCE_2
+        tables = {name: columns for name, columns in _expected(VERSION).items() if name != table}
+        return tables | {"messages": [each for each in tables["messages"] if each[0] != column]}
     database = sqlite3.connect(":memory:")
     try:
         for statement in statements_of(*SCHEMA):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sqlite3
 import stat
@@ -10,10 +11,12 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
+from loopwarden._log import report
 from loopwarden._private_files import make_private_file
 from loopwarden._sqlite_file import outlive_forks, use_wal
 from loopwarden.errors import InvalidParameterError, MailboxConnectionError
 from loopwarden.mailbox._waiters import Waiters
+from loopwarden.mailbox.sqlite._holders import Holders
 from loopwarden.mailbox.sqlite._notifier import Notifier
 from loopwarden.mailbox.sqlite._schema import apply_schema, check_schema
 from loopwarden.mailbox.sqlite._sequence import SequenceAllocator
@@ -90,6 +93,8 @@ class Transaction:
         store = self._store
         store.end_call()
         if store.closed:
+            if self._cursor is not None:
+                store.retire(self._cursor)
             self._release()
         else:
             self._cursor = None  # kept, it would keep the connection half open when the store is closed
@@ -158,7 +163,9 @@ class SqliteStore:
         self.notifier = Notifier(self.path, self._rung, clock.blocking)
         #: Where this file's messages stand.
         self.sequences = SequenceAllocator()
-        self._monotonic = clock.monotonic
+        self._monotonic, self._wall = clock.monotonic, clock.wall
+        #: Who has leases.
+        self.holders = Holders(self.path, clock.monotonic, is_alone=clock.blocking.is_virtual)
         # When the call began that is in SQLite now, and when the last one ended that had to wait. Written under the
         # lock, read by any thread.
         self._call_began: float | None = None
@@ -288,6 +295,31 @@ class SqliteStore:
             watch, notice = self.buried.pop(0)
             watch.add(notice)
 
+    def end_leases_of_the_dead(self, mailbox: str) -> None:
+        """Let what processes that died had in hand be due now; under the lock, when a look is due.
+
+        Raises:
+            MailboxConnectionError: if the file cannot be read or written now; it names ``mailbox``.
+        """
+        with self.holders.dead() as dead:
+            if dead:
+                with self.transaction(mailbox, flush=False) as cursor, cursor.connection:
+                    ended = self.holders.end_leases(cursor, dead, self._wall())
+                    for name in ended:
+                        self.notify_on_commit(name)
+                if ended:
+                    text = "%s: a process has died, and %d messages that it had in hand can be received again"
+                    report(logging.WARNING, text, self.path, sum(ended.values()))
+        for number in self.holders.left_over():
+            with self.connection(mailbox) as cursor:
+                self.holders.retire_left_over(cursor, number, self._wall())
+
+    def retire(self, cursor: sqlite3.Cursor) -> None:
+        """Be a holder no longer, unless messages are in hand; of a closed store, with a cursor that is closed next."""
+        self.holders.closed = True
+        if not cursor.connection.in_transaction:
+            self.holders.retire(cursor, self._wall())
+
     def _connect(self) -> sqlite3.Connection:
         # isolation_level=None: transactions begin and end where we say. The lock keeps threads apart.
         # A closed store opens what is there, and makes nothing: a new file would not have what is to be finalised.
@@ -319,7 +351,10 @@ class SqliteStore:
             cursor, self._cursor = self._cursor, None
             try:
                 if cursor is not None:
-                    cursor.connection.close()
+                    try:
+                        self.retire(cursor)
+                    finally:
+                        cursor.connection.close()
             finally:
                 try:
                     for waiters in self._waiters.values():

@@ -36,8 +36,15 @@ CREATE TABLE IF NOT EXISTS messages (
     dead_at REAL,
     reason TEXT,
     dead_count INTEGER,
+    -- Who has it, while it is leased: a number of `holders`, or 0 if that is not known. NULL if it is not leased.
+    holder INTEGER,
     PRIMARY KEY (mailbox, due, sequence)
 ) STRICT, WITHOUT ROWID;
+
+-- The stores that have leases, each of which has a lock on a file of its number (see Holders).
+CREATE TABLE IF NOT EXISTS holders (
+    number INTEGER PRIMARY KEY
+) STRICT;
 
 -- Long bodies, so that a lease, which moves its row, does not write them again.
 CREATE TABLE IF NOT EXISTS bodies (

@@ -12,7 +12,7 @@ import pytest
 
 from loopwarden.errors import InvalidParameterError
 from loopwarden.mailbox import SqliteMailbox
-from loopwarden.mailbox.sqlite._schema import APPLICATION_ID, VERSION
+from loopwarden.mailbox.sqlite._schema import APPLICATION_ID, VERSION, apply_schema
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,6 +40,21 @@ def version(path: Path) -> int:
         return int(database.execute("PRAGMA user_version").fetchone()[0])
 
 
+def downgrade(path: Path, number: int, *bodies: str) -> None:
+    """Make a file of version 1, with messages of which each is in the state that its body says."""
+    jobs: SqliteMailbox[str, Any] = SqliteMailbox(path, "jobs")
+    for body in bodies:
+        jobs.send(body, delay=600 if body == "delayed" else 0)
+    for message in jobs.receive(max_messages=10):
+        if message.body == "nacked":
+            message.nack(visibility_timeout=600)
+    jobs.close()
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as database:
+        database.execute("DROP TABLE holders")
+        database.execute("ALTER TABLE messages DROP COLUMN holder")
+        database.execute(f"PRAGMA user_version = {number}")
+
+
 @pytest.mark.parametrize(
     ("script", "found"),
     [
@@ -50,6 +65,9 @@ def version(path: Path) -> int:
         ("PRAGMA user_version = 7", "this one has version 7"),
         ("CREATE TABLE customers (name TEXT)", "tables of another application, such as 'customers'"),
         ("CREATE TABLE customers (name TEXT); PRAGMA user_version = 1", "tables of another application"),
+        ("CREATE TABLE customers (name TEXT); PRAGMA user_version = 2", "tables of another application"),
+        ("CREATE TABLE holders (name TEXT); PRAGMA user_version = 1", "version 1 and another table 'holders'"),
+        ("PRAGMA user_version = -1", "this one has version -1"),
         ("PRAGMA application_id = 5", "marked 0x5, as another application's"),
     ],
     ids=[
@@ -59,7 +77,10 @@ def version(path: Path) -> int:
         "another foreign table",
         "another version",
         "tables of another application",
+        "tables of another application with our first version",
         "tables of another application with our version",
+        "a foreign table that our first version did not have",
+        "no version",
         "the mark of another application",
     ],
 )
@@ -100,6 +121,50 @@ def test_a_file_with_our_tables_and_without_a_version_keeps_its_messages_and_get
     assert again.approximate_count() == 1
     again.close()
     assert version(path) == VERSION
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_file_of_version_1_is_migrated_and_its_leases_are_known_from_its_delays(path: Path, number: int) -> None:
+    downgrade(path, number, "delayed", "leased", "nacked")
+
+    with contextlib.closing(SqliteMailbox[str, Any](path, "jobs")) as jobs:
+        assert jobs.approximate_count() == 3
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        found = dict(database.execute("SELECT CAST(body AS TEXT), holder FROM messages").fetchall())
+
+    assert found == {'"delayed"': None, '"leased"': 0, '"nacked"': None}
+    assert version(path) == VERSION
+
+
+@pytest.mark.parametrize(
+    "script",
+    ["PRAGMA user_version = 2", "ALTER TABLE messages ADD COLUMN holder INTEGER", "DROP TABLE line"],
+    ids=["marked as of version 2", "with the column", "without a table"],
+)
+def test_file_that_is_not_quite_of_version_1_is_refused_and_left_as_it_was(path: Path, script: str) -> None:
+    downgrade(path, 1)
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        database.executescript(script)
+    before = path.read_bytes()
+
+    with pytest.raises(InvalidParameterError, match=rf"schema version {VERSION} or older \(this one has "):
+        SqliteMailbox(path, "jobs")
+
+    assert path.read_bytes() == before
+
+
+def test_migration_that_is_interrupted_leaves_the_file_as_it_was(path: Path) -> None:
+    downgrade(path, 1)
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        database.execute("BEGIN")
+        apply = [*database.iterdump()]
+        database.execute("ROLLBACK")
+        database.set_authorizer(lambda action, *_: sqlite3.SQLITE_DENY if action == sqlite3.SQLITE_PRAGMA else 0)
+        with pytest.raises(sqlite3.DatabaseError, match="not authorized"):
+            apply_schema(database, path)
+        database.set_authorizer(None)
+        assert [*database.iterdump()] == apply
+    assert version(path) == 1
 
 
 @pytest.mark.parametrize("attempt", range(5))
