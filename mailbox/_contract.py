@@ -33,7 +33,17 @@ if TYPE_CHECKING:
     from loopwarden.mailbox._message import Message
     from loopwarden.mailbox._token import Token
 
-__all__ = ["Capabilities", "DeadLetters", "Mailbox", "Reaped", "SupportsWaitVisible", "SupportsWaitedUntil"]
+__all__ = [
+    "Capabilities",
+    "DeadLetters",
+    "Mailbox",
+    "MailboxStats",
+    "Reaped",
+    "SupportsExtendMany",
+    "SupportsStats",
+    "SupportsWaitVisible",
+    "SupportsWaitedUntil",
+]
 
 
 @final
@@ -79,6 +89,23 @@ class Reaped:
     dead: tuple[str, ...]
     #: Seconds until the next lease or delay ends; None if there is none.
     next_due: float | None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class MailboxStats:
+    """What is in a mailbox at one moment; each message is counted once, in `ready`, `leased` or `delayed`."""
+
+    #: Messages that can be received now. One whose lease or delay has ended is among them, before anyone has looked.
+    ready: int
+    #: Messages that are leased to a receiver.
+    leased: int
+    #: Messages that were sent, or given back, with a delay that has not passed.
+    delayed: int
+    #: Dead letters, leased ones too.
+    dead: int
+    #: Seconds since the oldest of the ready messages was sent; None if there is none.
+    oldest_age: float | None
 
 
 @runtime_checkable
@@ -278,6 +305,15 @@ class SupportsExtendMany(Protocol):
         Returns:
             Those whose delivery was over, or that were finalised already; they are untouched.
         """
+        ...
+
+
+@runtime_checkable
+class SupportsStats(Protocol):
+    """A mailbox that counts what is in it, by what can be done with it."""
+
+    def stats(self) -> MailboxStats:
+        """Return exact counts of one moment; nothing is changed by it, and a closed mailbox may be asked too."""
         ...
 
 

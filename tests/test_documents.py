@@ -182,7 +182,7 @@ def test_reference_has_every_field_with_its_default(name: str) -> None:
 
 
 def test_reference_has_the_models_that_people_look_up() -> None:
-    answers = {"HealthStatus", "DeadLetter", "ShutdownResult", "ShutdownReport"}
+    answers = {"HealthStatus", "DeadLetter", "MailboxStats", "ShutdownResult", "ShutdownReport"}
     settings = {"ChildSpec", "SupervisorSpec", "Timeouts", "StallPolicy", "MailboxLoop", "Service"}
 
     assert (answers | settings) - TABLES.keys() == set()

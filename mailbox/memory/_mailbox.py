@@ -22,7 +22,7 @@ from loopwarden.errors import (
     SerializationError,
 )
 from loopwarden.mailbox._codec import Codec
-from loopwarden.mailbox._contract import Capabilities, Reaped
+from loopwarden.mailbox._contract import Capabilities, MailboxStats, Reaped
 from loopwarden.mailbox._dead_letter import NO_ERROR, DeadLetter, DeadLetterNotice, DeadLetterWatch, most_unread
 from loopwarden.mailbox._message import Message, reply_target
 from loopwarden.mailbox._shape import HIGHEST, LOWEST
@@ -797,6 +797,14 @@ class InMemoryMailbox(Generic[T, R]):
     def approximate_count(self) -> int:
         """Return exactly how many messages there are."""
         return self.store.count()
+
+    def stats(self) -> MailboxStats:
+        """Count what is in it; see `SupportsStats`."""
+        with self._lock, self.store.mending:
+            ready, leased, delayed, sent_at = self._queue.counts(self._monotonic())
+            dead = 0 if self._dead is None else self._dead.store.queue.size
+            age = None if sent_at is None else max(0.0, self._wall() - sent_at)
+            return MailboxStats(ready=ready, leased=leased, delayed=delayed, dead=dead, oldest_age=age)
 
     def close(self) -> None:
         """Refuse from now on, and wake who waits; see `Mailbox.close`. In a forked process it does nothing."""

@@ -26,6 +26,7 @@ class Entry:
     __slots__ = (
         "body",
         "count",
+        "delayed",
         "due",
         "error",
         "headers",
@@ -49,6 +50,8 @@ class Entry:
         self.receipt = 0
         #: When its lease or its delay ends; infinite while it is visible.
         self.due = math.inf
+        #: Whether it is delayed, and not leased, until it is due.
+        self.delayed = False
         #: Which entry of the queue's heap is its own; 0 if none is.
         self.stamp = 0
         self.error: str | None = None
@@ -74,6 +77,10 @@ def _entry(fresh: FreshMessage | Entry) -> Entry:
 
 def _place(fresh: FreshMessage | Entry) -> int:
     return fresh.sequence if isinstance(fresh, Entry) else fresh[0]
+
+
+def _sent_at(fresh: FreshMessage | Entry) -> float:
+    return fresh.sent_at if isinstance(fresh, Entry) else fresh[3]
 
 
 @final
@@ -127,6 +134,7 @@ class LeaseQueue:
 
     def put_delayed(self, entry: Entry, due: float) -> None:
         """Add a new message that becomes visible at ``due``."""
+        entry.delayed = True
         self._schedule(entry, due)
 
     def take(self, limit: int, due: float) -> list[Entry]:
@@ -167,6 +175,7 @@ class LeaseQueue:
             self._unschedule(entry)
         else:
             self._schedule(entry, due)
+        entry.delayed = due is not None
         entry.receipt += 1
 
     def is_exhausted(self, entry: Entry) -> bool:
@@ -204,6 +213,25 @@ class LeaseQueue:
         away = {entry.sequence: entry for _, stamp, entry in self._out_of_turn if entry.stamp == stamp} | in_turn
         everything = [*map(_entry, self.fresh), *(entry for _, entry in self.returned), *away.values()]
         return sorted(everything, key=lambda entry: entry.sequence)
+
+    def counts(self, now: float) -> tuple[int, int, int, float | None]:
+        """Return how many are ready, leased and delayed, and when the oldest ready one was sent.
+
+        Takes as long as there are messages that have been away, or are; fresh ones are in the order of their sending.
+        """
+        ready, leased, delayed = len(self.fresh) + len(self.returned), 0, 0
+        sent = [_sent_at(self.fresh[0])] if self.fresh else []
+        sent += [entry.sent_at for _, entry in self.returned]
+        away: list[FirstLease | Entry] = [entry for _, stamp, entry in self._out_of_turn if entry.stamp == stamp]
+        for each in (*self.in_turn.values(), *away):
+            if each.due <= now:
+                ready += 1
+                sent.append(_sent_at(each if isinstance(each, Entry) else each.record))
+            elif isinstance(each, Entry) and each.delayed:
+                delayed += 1
+            else:
+                leased += 1
+        return ready, leased, delayed, min(sent, default=None)
 
     def discard(self, entry: Entry) -> None:
         """Take any message out of the queue; O(n) for a visible one, which is looked at only."""

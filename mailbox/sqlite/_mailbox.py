@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 from loopwarden.clock import Clock, resolve_clock
 from loopwarden.errors import MailboxClosedError, MailboxFullError, SerializationError
 from loopwarden.mailbox._codec import Codec
-from loopwarden.mailbox._contract import Capabilities, Reaped
+from loopwarden.mailbox._contract import Capabilities, MailboxStats, Reaped
 from loopwarden.mailbox._message import reply_target
 from loopwarden.mailbox._validation import (
     DEDUP_WINDOW,
@@ -71,6 +71,12 @@ _INSERT_ANY = (
 _INSERT_ONE = (
     "INSERT INTO messages (mailbox, due, id, body, headers, reply_to, sent_at, sequence)"
     " SELECT ?, 0, ?, ?, ?, ?, ?, ? FROM line WHERE last = ? AND owner = ?"
+)
+
+_STATS = (
+    "SELECT count(*) FILTER (WHERE due <= :now), count(*) FILTER (WHERE due > :now AND holder IS NOT NULL),"
+    " count(*) FILTER (WHERE due > :now AND holder IS NULL), min(sent_at) FILTER (WHERE due <= :now),"
+    " (SELECT count(*) FROM messages WHERE mailbox = :dead) FROM messages WHERE mailbox = :name"
 )
 
 
@@ -343,6 +349,16 @@ class SqliteMailbox(Generic[T, R]):
     def max_deliveries(self) -> int | None:
         """How often a message is delivered before it is a dead letter; None for ever."""
         return self._queue.max_deliveries
+
+    def stats(self) -> MailboxStats:
+        """Count what is in it; see `SupportsStats`."""
+        with self._store.lock, self._store.connection(self._name) as cursor:
+            now = self._clock.wall()
+            ready, leased, delayed, sent_at, dead = cursor.execute(
+                _STATS, {"name": self._name, "dead": self._dead.name, "now": now}
+            ).fetchone()
+        age = None if sent_at is None else max(0.0, now - sent_at)
+        return MailboxStats(ready=ready, leased=leased, delayed=delayed, dead=dead, oldest_age=age)
 
     def close(self) -> None:
         """Refuse from now on, and wake who waits; see `Mailbox.close`."""
