@@ -62,7 +62,7 @@ def main() -> None:
             {
                 "a bare thread": partial(time_to_end, "_idle_thread.py"),
                 "a loop": partial(loops, "memory://jobs", "1"),
-                "a loop on SQLite": partial(loops, f"sqlite://{folder}/bench.db#jobs", "1"),
+                "a loop on SQLite": partial(loops, f"sqlite:///{folder}/bench.db#jobs", "1"),
                 f"{MANY} loops": partial(loops, "memory://jobs", str(MANY)),
             }
         )

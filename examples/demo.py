@@ -49,7 +49,7 @@ class Shop:
 
     def __init__(self, file: str) -> None:
         self.billing, self.packing, self.shipping = self.mailboxes = [
-            open_mailbox(f"sqlite://{file}#{name}", body=Order, max_deliveries=3)
+            open_mailbox(f"sqlite:///{file}#{name}", body=Order, max_deliveries=3)
             for name in ("billing", "packing", "shipping")
         ]
         #: The numbers of those that were sent, billed and so on.

@@ -17,7 +17,7 @@ from loopwarden.mailbox._contract import (
 from loopwarden.mailbox._dead_letter import DeadLetter, DeadLetterNotice
 from loopwarden.mailbox._lease import LeaseExtender
 from loopwarden.mailbox._message import Message, Record, Settler
-from loopwarden.mailbox._open import open_mailbox
+from loopwarden.mailbox._open import list_mailboxes, open_mailbox
 from loopwarden.mailbox._token import Token
 from loopwarden.mailbox.memory._mailbox import InMemoryMailbox
 from loopwarden.mailbox.sqlite._mailbox import SqliteMailbox
@@ -45,5 +45,6 @@ __all__ = [
     # Back ends
     "InMemoryMailbox",
     "SqliteMailbox",
+    "list_mailboxes",
     "open_mailbox",
 ]

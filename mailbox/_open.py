@@ -1,26 +1,28 @@
-"""`open_mailbox`: a mailbox by its URL."""
+"""`open_mailbox` and `list_mailboxes`: mailboxes by their URL."""
 
 from __future__ import annotations
 
 import re
 from functools import partial
 from inspect import signature
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from loopwarden._blocking import SYSTEM
 from loopwarden._forks import at_fork
 from loopwarden._log import describe
 from loopwarden.clock import SYSTEM_CLOCK, current_clock
-from loopwarden.errors import InvalidParameterError
+from loopwarden.errors import InvalidParameterError, MailboxConnectionError
 from loopwarden.mailbox._validation import check_new_name
 from loopwarden.mailbox.memory._mailbox import InMemoryMailbox
 from loopwarden.mailbox.sqlite._mailbox import SqliteMailbox
+from loopwarden.mailbox.sqlite._store import read_names
 
 if TYPE_CHECKING:
     from loopwarden.mailbox._contract import Mailbox
 
-__all__ = ["open_mailbox"]
+__all__ = ["list_mailboxes", "open_mailbox"]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -33,27 +35,34 @@ _in_memory: dict[str, _Opened] = {}
 _AT_CLOCK = "_mailboxes_in_memory"
 #: A user and a password before a host.
 _PASSWORD = re.compile(r"(//[^:/?#]*):[^/?#]*@")
+_SLASHES = "three slashes are relative to the current folder, four are absolute"
+_FORMS = f"like memory://jobs, sqlite:///mail.db#jobs or sqlite:////var/lib/app/mail.db#jobs ({_SLASHES})"
 _DEFAULTS = {name: each.default for name, each in signature(InMemoryMailbox).parameters.items()}
 
 
 @overload
-def open_mailbox(url: str, *, body: type[T], reply: type[R], **options: Any) -> Mailbox[T, R]: ...
+def open_mailbox(url: str, *, body: type[T], reply: type[R], create: bool = True, **options: Any) -> Mailbox[T, R]: ...
 
 
 @overload
-def open_mailbox(url: str, *, body: type[T], **options: Any) -> Mailbox[T, Any]: ...
+def open_mailbox(url: str, *, body: type[T], create: bool = True, **options: Any) -> Mailbox[T, Any]: ...
 
 
 @overload
-def open_mailbox(url: str, *, body: Any = Any, reply: Any = Any, **options: Any) -> Mailbox[Any, Any]: ...
+def open_mailbox(
+    url: str, *, body: Any = Any, reply: Any = Any, create: bool = True, **options: Any
+) -> Mailbox[Any, Any]: ...
 
 
-def open_mailbox(url: str, *, body: Any = Any, reply: Any = Any, **options: Any) -> Mailbox[Any, Any]:
+def open_mailbox(
+    url: str, *, body: Any = Any, reply: Any = Any, create: bool = True, **options: Any
+) -> Mailbox[Any, Any]:
     """Open a mailbox.
 
     ``memory://jobs`` is the same mailbox wherever it is opened in this process, until it is closed.
-    ``sqlite:///var/lib/app/mail.db#jobs`` is the mailbox ``jobs`` in that file, ``sqlite:mail.db#jobs`` in a file of
-    the working directory. The other options are those of `InMemoryMailbox` and `SqliteMailbox`.
+    ``sqlite:///mail.db#jobs`` is the mailbox ``jobs`` in a file of the current folder, and
+    ``sqlite:////var/lib/app/mail.db#jobs`` in the file ``/var/lib/app/mail.db``. The other options are those of
+    `InMemoryMailbox` and `SqliteMailbox`.
 
     >>> jobs = open_mailbox("memory://jobs", body=str)
     >>> open_mailbox("memory://jobs") is jobs
@@ -64,33 +73,102 @@ def open_mailbox(url: str, *, body: Any = Any, reply: Any = Any, **options: Any)
         url: Where it is.
         body: The type of the bodies.
         reply: The type of the replies.
+        create: False to refuse a mailbox that is not there, and make neither it nor its file.
         options: For instance ``max_deliveries``, ``max_size`` and ``clock``.
 
     Raises:
         InvalidParameterError: if the URL names no mailbox that can be opened, or one in memory that is open already
             with another type of bodies or of replies, or with other options; who gives none gets it as it is.
+        MailboxConnectionError: if the file cannot be opened, or its folder does not exist.
     """
-    if type(url) is not str:
-        raise InvalidParameterError(
-            describe(url), "url", url, "a string, like memory://jobs or sqlite:///path/to/file#jobs"
-        )
-    parts = urlsplit(url)
+    if type(create) is not bool:
+        raise InvalidParameterError(describe(url), "create", create, "True or False")
+    parts = _split(url)
     if parts.scheme == "memory" and parts.netloc:
         types = {name: kind for name, kind in (("body", body), ("reply", reply)) if kind is not Any}
-        return _open_in_memory(unquote(parts.netloc + parts.path), {**types, **options})
-    if parts.scheme == "sqlite" and parts.path and not parts.netloc:
-        name = unquote(parts.fragment) or "default"
-        return SqliteMailbox(unquote(parts.path), name, body=body, reply=reply, **options)
+        return _open_in_memory(unquote(parts.netloc + parts.path), {**types, **options}, create=create)
+    path, name = _path_in(url, parts), unquote(parts.fragment)
+    if not name:
+        raise InvalidParameterError(url, "url", url, f"with the name of a mailbox, for example {url.rstrip('#')}#jobs")
+    check_new_name(name)
+    folder = path.absolute().parent
+    if not folder.exists():
+        raise MailboxConnectionError(name, f"the folder {folder} of {url} does not exist ({_SLASHES})")
+    if not create:
+        _check_there(path, name)
+    return SqliteMailbox(path, name, body=body, reply=reply, **options)
+
+
+def list_mailboxes(url: str) -> list[str]:
+    """Return the names of the mailboxes in a file, in order, without those of dead letters; it makes nothing.
+
+    Args:
+        url: The file, like ``sqlite:///mail.db`` in the current folder or ``sqlite:////var/lib/app/mail.db``; or
+            ``memory://`` for those that are open in this process by their URL.
+
+    Raises:
+        InvalidParameterError: if the URL names neither, there is no such file, or it is not one of mailboxes.
+        MailboxConnectionError: if the file cannot be read.
+    """
+    parts = _split(url)
+    if parts.scheme == "memory" and not parts.netloc and not parts.path:
+        with _lock:
+            return sorted(name for name, (mailbox, _) in _names().items() if not mailbox.closed)
+    path = _path_in(url, parts)
+    names = read_names(path)
+    if names is None:
+        raise InvalidParameterError(url, "url", url, f"that of a file: there is no {path.absolute()} ({_SLASHES})")
+    return names
+
+
+def _split(url: str) -> SplitResult:
+    if type(url) is not str:
+        raise InvalidParameterError(describe(url), "url", url, f"a string, {_FORMS}")
+    return urlsplit(url)
+
+
+def _path_in(url: str, parts: SplitResult) -> Path:
+    """Return the path in a URL of SQLite."""
+    _, _, rest = url.partition(":")
+    path = unquote(parts.path[1:])
+    if parts.scheme == "sqlite" and rest.startswith("///") and path.strip("/") and not parts.query:
+        return Path(path)
     shown = _PASSWORD.sub(r"\1:***@", url)  # errors are logged
-    raise InvalidParameterError(shown, "url", shown, "like memory://jobs or sqlite:///path/to/file#jobs")
+    raise InvalidParameterError(shown, "url", shown, _FORMS)
 
 
-def _open_in_memory(name: str, asked: dict[str, Any]) -> InMemoryMailbox[Any, Any]:
+def _check_there(path: Path, name: str) -> None:
+    names = read_names(path)
+    if names is None:
+        raise InvalidParameterError(
+            name, "create", value=False, expected=f"True, because there is no file {path.absolute()}"
+        )
+    if name not in names:
+        known = ", ".join(map(repr, names)) or "none"
+        raise InvalidParameterError(
+            name,
+            "create",
+            value=False,
+            expected=f"True, because {path.absolute()} has no such mailbox (it has {known})",
+        )
+
+
+def _names() -> dict[str, _Opened]:
+    """Return what is open in memory, by name; under the lock."""
+    clock = current_clock()
+    names: dict[str, _Opened] = _in_memory if clock is SYSTEM_CLOCK else vars(clock).setdefault(_AT_CLOCK, {})
+    return names
+
+
+def _open_in_memory(name: str, asked: dict[str, Any], *, create: bool) -> InMemoryMailbox[Any, Any]:
     check_new_name(name)
     with _lock:
-        clock = current_clock()
-        names = _in_memory if clock is SYSTEM_CLOCK else vars(clock).setdefault(_AT_CLOCK, {})
+        names = _names()
         if name not in names or names[name][0].closed:
+            if not create:
+                raise InvalidParameterError(
+                    name, "create", value=False, expected="True, because no such mailbox is open"
+                )
             names[name] = (InMemoryMailbox(name, resolver=partial(_find, names), **asked), asked)
         known, opened_with = names[name]
         for option, value in asked.items():

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from loopwarden.clock import Clock
     from loopwarden.mailbox._dead_letter import DeadLetterNotice, DeadLetterWatch
 
-__all__ = ["FAULTS", "SqliteStore", "Transaction"]
+__all__ = ["FAULTS", "SqliteStore", "Transaction", "read_names"]
 
 #: What SQLite raises; of a damaged file also that a text in it is none.
 FAULTS = (sqlite3.Error, UnicodeDecodeError)
@@ -376,6 +376,33 @@ class SqliteStore:
 
     def __repr__(self) -> str:
         return f"<SqliteStore {str(self.path)!r}{', closed' if self.closed else ''}>"
+
+
+def read_names(path: str | Path) -> list[str] | None:
+    """Return the names of the mailboxes in a file, in order, without those of dead letters; None if there is no file.
+
+    Nothing is made, and nothing is changed.
+
+    Raises:
+        InvalidParameterError: if it is not a file of mailboxes.
+        MailboxConnectionError: if it cannot be read.
+    """
+    absolute = _check_path(path)
+    if not absolute.exists():
+        return None
+    try:
+        # To read only would leave files behind: who cannot write cannot delete the log that SQLite makes for a look.
+        database = sqlite3.connect(f"{absolute.as_uri()}?mode=rw", uri=True, timeout=BUSY_SECONDS)
+        try:
+            check_schema(database, absolute)
+            if database.execute("SELECT 1 FROM sqlite_master WHERE name = 'mailboxes'").fetchone() is None:
+                return []
+            found = database.execute("SELECT name FROM mailboxes ORDER BY name").fetchall()
+            return [name for (name,) in found if not name.endswith(":dead")]
+        finally:
+            database.close()
+    except FAULTS as error:
+        raise MailboxConnectionError(str(path), f"{absolute}: {error}") from error
 
 
 def _check_path(path: str | Path) -> Path:

@@ -150,7 +150,7 @@ def test_codec_shows_no_warnings_of_the_serializer() -> None:
     ["", "Nowhere", {}, 5, [], print, object()],
     ids=["empty", "name", "dict", "int", "list", "function", "object"],
 )
-@pytest.mark.parametrize("url", ["memory://types", "sqlite:{}#types"])
+@pytest.mark.parametrize("url", ["memory://types", "sqlite:///{}#types"])
 @pytest.mark.parametrize("parameter", ["body", "reply"])
 def test_open_mailbox_refuses_what_is_no_type_by_name(tmp_path: Any, url: str, kind: Any, parameter: str) -> None:
     with pytest.raises(InvalidParameterError, match=f"{parameter} must be a type that pydantic can validate") as caught:
