@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from loopwarden.actors.consumers._mailbox_loop import MailboxLoop
     from loopwarden.actors.consumers._mailbox_worker import Source
     from loopwarden.actors.consumers._main_loop import AgentLoop, MainLoop
+    from loopwarden.actors.consumers._periodic_loop import PeriodicLoop
     from loopwarden.actors.loop._current import beat, stop_asked
     from loopwarden.actors.loop._health import Activity, InHand, MessageFate, Progress, WorkerStatus
     from loopwarden.actors.loop._loop_actor import LoopActor
@@ -103,6 +104,7 @@ __all__ = [
     "EvalResult",
     "MailboxLoop",
     "MainLoop",
+    "PeriodicLoop",
     "Permit",
     "Sample",
     "Share",
@@ -160,6 +162,7 @@ if not TYPE_CHECKING:  # a type checker would take any name for one of ours
             "loopwarden.actors.consumers._mailbox_loop": "MailboxLoop",
             "loopwarden.actors.consumers._mailbox_worker": "Source",
             "loopwarden.actors.consumers._main_loop": "AgentLoop MainLoop",
+            "loopwarden.actors.consumers._periodic_loop": "PeriodicLoop",
             "loopwarden.actors.loop._current": "beat stop_asked",
             "loopwarden.actors.loop._health": "Activity InHand MessageFate Progress WorkerStatus",
             "loopwarden.actors.loop._loop_actor": "LoopActor",

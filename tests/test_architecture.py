@@ -24,8 +24,8 @@ SOURCES = sorted(
 )
 #: The seam, and what tests put in its place.
 SEAMS = {"_blocking.py", "_counted_blocking.py", "_scheduler.py"}
-#: Have to do with bodies that are dates, and ask for none.
-DATES = {"_difference.py", "_bodies.py", "_any_bodies.py"}
+#: Have to do with bodies that are dates, or with time zones, and ask for no time.
+DATES = {"_difference.py", "_bodies.py", "_any_bodies.py", "_schedule.py", "_periodic_loop.py"}
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 SCRIPTS = sorted(path for folder in ("benchmarks", "examples", "scripts") for path in (ROOT / folder).rglob("*.py"))
 

@@ -123,6 +123,7 @@ class Progress:
         "has_left",
         "heartbeat",
         "last_error",
+        "late_by",
         "polled",
         "processed",
         "quiet_until",
@@ -162,6 +163,8 @@ class Progress:
         self.trouble: tuple[str, int] = ("", 0)
         #: What a handler raised last.
         self.last_error: str | None = None
+        #: For how many seconds the next due time had passed when the last run ended, if it had.
+        self.late_by: float | None = None
         #: Messages that went back unhandled.
         self.returned = 0
         #: What became of messages at the end of the loop, by their ids; written by what ends it, the last counts.
@@ -292,6 +295,11 @@ class LoopHealth:
     def last_error(self) -> str | None:
         """What a handler raised last, of the first worker that can tell."""
         return next((worker.last_error for worker in self.workers if worker.last_error is not None), None)
+
+    @property
+    def late_by(self) -> float | None:
+        """For how many seconds a due time had passed when the run before it ended, if one had."""
+        return next((worker.late_by for worker in self.workers if worker.late_by is not None), None)
 
     @property
     def fates(self) -> tuple[MessageFate, ...]:

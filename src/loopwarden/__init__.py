@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         MainLoop,
         OffloadPool,
         PauseRequest,
+        PeriodicLoop,
         ProcessRequest,
         ResumeRequest,
         Runnable,
@@ -67,6 +68,7 @@ __all__ = [
     "LoopState",
     "MailboxLoop",
     "MainLoop",
+    "PeriodicLoop",
     "OffloadPool",
     "Runnable",
     "SupportsProcess",
@@ -122,7 +124,7 @@ if not TYPE_CHECKING:  # a type checker would take any name for one of ours
         {
             "loopwarden.actors": (
                 "DLQConsumer DrainRequest HealthCheckRequest HealthStatus Heartbeat IntakeStatus LoopActor "
-                "LoopRef LoopState MailboxLoop MainLoop OffloadPool PauseRequest ProcessRequest ResumeRequest "
+                "LoopRef LoopState MailboxLoop MainLoop OffloadPool PauseRequest PeriodicLoop ProcessRequest ResumeRequest "
                 "Runnable Session ShutdownConfirmRequest ShutdownRequest ShutdownResult Slice SupportsProcess "
                 "SupportsRun Ticket WorkBudget beat check_health stop_asked wait_all"
             ),
