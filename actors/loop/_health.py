@@ -81,13 +81,17 @@ class Activity(StrEnum):
 
 
 class InHand(BaseModel):
-    """The message that a worker has in hand, how often it was delivered, and since when it is there."""
+    """The message that a worker has in hand, how often it was delivered, and since when it is there.
+
+    ``since`` is in the clock's monotonic seconds; ``age`` is how many seconds ago that was when this was told.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     message_id: str
     delivery_count: int
     since: float
+    age: float = 0.0
 
 
 class WorkerStatus(BaseModel):
@@ -99,8 +103,12 @@ class WorkerStatus(BaseModel):
     worker: int
     activity: Activity | None = None
     activity_since: float | None = None
+    #: Seconds since then.
+    activity_age: float | None = None
     in_hand: InHand | None = None
     last_heartbeat: float | None = None
+    #: Seconds since then.
+    heartbeat_age: float | None = None
     #: Seconds without a sign of life that were not to be expected; None if the worker is not watched.
     silent_for: float | None = None
     #: The thread that does the work, whose stack tells where it hangs.
@@ -117,12 +125,12 @@ class Progress:
     __slots__ = (
         "_clock",
         "_doing",
+        "_last_error",
         "dead_letters",
         "failed",
         "fates",
         "has_left",
         "heartbeat",
-        "last_error",
         "late_by",
         "polled",
         "processed",
@@ -161,14 +169,27 @@ class Progress:
         self.dead_letters = 0
         #: Why no messages are taken, while it is degraded, and how many have failed in a row if that is why.
         self.trouble: tuple[str, int] = ("", 0)
-        #: What a handler raised last.
-        self.last_error: str | None = None
+        self._last_error: tuple[str, float] | None = None
         #: For how many seconds the next due time had passed when the last run ended, if it had.
         self.late_by: float | None = None
         #: Messages that went back unhandled.
         self.returned = 0
         #: What became of messages at the end of the loop, by their ids; written by what ends it, the last counts.
         self.fates: dict[str, Fate] = {}
+
+    @property
+    def last_error(self) -> str | None:
+        """What a handler raised last; when that was is noted with it."""
+        return None if self._last_error is None else self._last_error[0]
+
+    @last_error.setter
+    def last_error(self, error: str | None) -> None:
+        self._last_error = None if error is None else (error, self._clock.wall())
+
+    @property
+    def last_error_at(self) -> float | None:
+        """When it was, in seconds since the epoch."""
+        return None if self._last_error is None else self._last_error[1]
 
     def polling(self, wait: float = math.inf) -> None:
         """Say that the worker waits for a message, for at most ``wait`` seconds; it is not stalled meanwhile."""
@@ -222,6 +243,11 @@ class Progress:
         """Return the activity, since when, and what is in hand."""
         return self._doing
 
+    def in_hand(self) -> InHand | None:
+        """Return what is in hand, with its age."""
+        in_hand = self._doing[2]
+        return None if in_hand is None else _aged(in_hand, self._clock.monotonic())
+
     def status(self, heartbeat: Heartbeat | None = None, thread_id: int | None = None) -> WorkerStatus:
         """Return a picture of the worker.
 
@@ -233,18 +259,25 @@ class Progress:
         heartbeat = self.heartbeat or heartbeat
         last = None if heartbeat is None else heartbeat.last_beat
         expected = self.quiet_until if self.waited_until is None else max(self.quiet_until, self.waited_until())
+        now = self._clock.monotonic()
         return WorkerStatus(
             worker=self.worker,
             activity=activity,
             activity_since=since,
-            in_hand=in_hand,
+            activity_age=max(0.0, now - since),
+            in_hand=None if in_hand is None else _aged(in_hand, now),
             last_heartbeat=last,
-            silent_for=None if last is None else max(0.0, self._clock.monotonic() - max(last, expected)),
+            heartbeat_age=None if last is None else max(0.0, now - last),
+            silent_for=None if last is None else max(0.0, now - max(last, expected)),
             thread_id=self.thread_id or thread_id,
         )
 
     def __repr__(self) -> str:
         return f"<Progress, {self._doing[0]}, {self.processed} processed, {self.failed} failed>"
+
+
+def _aged(in_hand: InHand, now: float) -> InHand:
+    return in_hand.model_copy(update={"age": max(0.0, now - in_hand.since)})
 
 
 _COUNTS = ("processed", "failed", "returned", "dead_letters")
@@ -291,10 +324,10 @@ class LoopHealth:
         """True once every worker has looked for messages; a loop that does not tell has when it runs."""
         return all(worker.polled for worker in self.workers)
 
-    @property
-    def last_error(self) -> str | None:
-        """What a handler raised last, of the first worker that can tell."""
-        return next((worker.last_error for worker in self.workers if worker.last_error is not None), None)
+    def last_error(self) -> tuple[str | None, float | None]:
+        """Return what a handler raised last, and when, in seconds since the epoch."""
+        told = ((worker.last_error, worker.last_error_at) for worker in (*self._retired, *self.workers))
+        return max(told, key=lambda each: each[1] or 0.0, default=(None, None))
 
     @property
     def late_by(self) -> float | None:
@@ -319,7 +352,7 @@ class LoopHealth:
 
     def in_hand(self) -> tuple[InHand, ...]:
         """Return what the workers have in hand, or had when the loop ended."""
-        hands = (worker.snapshot()[2] for worker in self.workers)
+        hands = (worker.in_hand() for worker in self.workers)
         return tuple(in_hand for in_hand in hands if in_hand is not None)
 
     def held(self) -> tuple[InHand, ...]:
@@ -362,6 +395,7 @@ class LoopHealth:
                 WorkerStatus(
                     worker=self._itself.worker,
                     last_heartbeat=last.last_beat,
+                    heartbeat_age=last.age(),
                     silent_for=last.age(),
                     thread_id=self.thread_id,
                 ),

@@ -246,6 +246,9 @@ class LoopActor(ControlActor):
         heartbeat = self.health.oldest_heartbeat()
         activity, since = (None, None) if state.has_ended else self.health.doing()
         trouble, failures = (None, 0) if state.has_ended else self.health.trouble()
+        last_error, last_error_at = self.health.last_error()
+        if error is not None:
+            last_error, last_error_at = describe(error), self.clock.wall()
         if activity is Activity.WORKING and self._drain.is_closed:
             activity = Activity.DRAINING
         elif activity is Activity.POLLING and self._drain.is_at_rest:
@@ -256,8 +259,10 @@ class LoopActor(ControlActor):
             running=state is not LoopState.IDLE and not state.has_ended,
             last_heartbeat=None if heartbeat is None else heartbeat.last_beat,
             heartbeat_age=None if heartbeat is None else heartbeat.age(),
+            at=self.clock.wall(),
             activity=activity,
             activity_since=since,
+            activity_age=None if since is None else max(0.0, self.clock.monotonic() - since),
             polled=state not in {LoopState.IDLE, LoopState.STARTING} and self.health.polled,
             in_hand=() if state.has_ended else self.health.in_hand(),
             workers=() if state.has_ended else self.health.statuses(),
@@ -271,7 +276,8 @@ class LoopActor(ControlActor):
             restarts=self._restarts,
             budget=self.health.budget(),
             unclaimed_replies=self.unclaimed_replies,
-            last_error=self.health.last_error,
+            last_error=last_error,
+            last_error_at=last_error_at,
             error=None if error is None else describe(error),
         )
 

@@ -73,19 +73,27 @@ class _Reply(BaseModel):
 
 
 class HealthStatus(_Reply):
-    """How a loop is, in its own words."""
+    """How a loop is, in its own words.
+
+    ``at`` and ``last_error_at`` are in seconds since the epoch. All other points in time are in the clock's monotonic
+    seconds, which mean nothing in another process; beside each there is its age when this was told.
+    """
 
     loop_name: str
     state: LoopState
     #: True from the return of ``start()`` until the worker has ended.
     running: bool
-    #: In the clock's monotonic seconds; None if the loop has no heartbeat, and so is not watched.
+    #: None if the loop has no heartbeat, and so is not watched.
     last_heartbeat: float | None
     #: Seconds since the last heartbeat.
     heartbeat_age: float | None
+    #: When this was told, in seconds since the epoch.
+    at: float | None = None
     #: What it is doing and since when; None if the loop does not tell.
     activity: Activity | None = None
     activity_since: float | None = None
+    #: Seconds since then.
+    activity_age: float | None = None
     #: True once every worker has looked for messages.
     polled: bool = False
     in_hand: tuple[InHand, ...] = ()
@@ -106,15 +114,21 @@ class HealthStatus(_Reply):
     restarts: int = 0
     #: The limit that it shares with other loops, if there is one.
     budget: BudgetStatus | None = None
-    #: Since when it is being started, in monotonic seconds, as its supervisor knows it.
+    #: Since when it is being started, as its supervisor knows it.
     starting_since: float | None = None
-    #: When its supervisor will start it again, in monotonic seconds, while it is ``backing_off``.
+    #: Seconds since then.
+    starting_age: float | None = None
+    #: When its supervisor will start it again, while it is ``backing_off``.
     retry_at: float | None = None
+    #: Seconds until then.
+    retry_in: float | None = None
     #: Answers that were not taken, because their ticket was cancelled or completed by another writer.
     unclaimed_replies: int = 0
-    #: What a handler raised last, if the loop tells.
+    #: What went wrong last: what a handler raised, or what ended the loop.
     last_error: str | None = None
-    #: What ended the loop, if something did.
+    #: When that was, in seconds since the epoch.
+    last_error_at: float | None = None
+    #: What ended the loop, if it is down and something did; then ``last_error`` says the same.
     error: str | None = None
 
 

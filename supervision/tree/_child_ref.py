@@ -54,6 +54,8 @@ class ChildView:
     retry_at: float | None = None
     restarts: int = 0
     error: BaseException | None = None
+    #: When that was, in seconds since the epoch.
+    error_at: float | None = None
     #: Its start, while it is starting.
     beginning: Beginning | None = None
 
@@ -109,28 +111,37 @@ class ChildSlot:
         if now.state is ChildState.DOWN and now.error is not None:
             state = LoopState.FAILED
         beginning = now.beginning if now.state is ChildState.STARTING else None
+        last_error = None if now.error is None else describe(now.error)
+        time = self.clock.monotonic()
         return HealthStatus(
             loop_name=self.child,
             state=state,
             running=now.state.is_alive,
             last_heartbeat=None,
             heartbeat_age=None,
+            at=self.clock.wall(),
             activity=Activity.BACKING_OFF if now.state is ChildState.RESTARTING else None,
             polled=now.state is ChildState.UP,  # an actor that does not tell counts as polled once it is up
             restarts=now.restarts,
             retry_at=now.retry_at,
+            retry_in=None if now.retry_at is None else max(0.0, now.retry_at - time),
             starting_since=None if beginning is None else beginning.since,
+            starting_age=None if beginning is None else max(0.0, time - beginning.since),
             workers=() if beginning is None else (self._starter(beginning, now.adapter),),
-            error=None if now.error is None else describe(now.error),
+            last_error=last_error,
+            last_error_at=now.error_at,
+            error=None if now.state.is_alive else last_error,
         )
 
     def _starter(self, beginning: Beginning, adapter: ChildAdapter | None) -> WorkerStatus:
         """Return the status of the thread that starts the child, which the watchdog judges like a worker."""
         # Without the start time-out of the spec, which the supervisor itself watches.
-        silent_for = self.clock.monotonic() - beginning.since - (beginning.limit or 0.0)
+        age = max(0.0, self.clock.monotonic() - beginning.since)
+        silent_for = age - (beginning.limit or 0.0)
         return WorkerStatus(
             worker=_STARTER,
             last_heartbeat=beginning.since,
+            heartbeat_age=age,
             silent_for=max(0.0, silent_for),
             thread_id=beginning.thread_id if adapter is None else adapter.thread_id,
         )

@@ -75,7 +75,8 @@ class ChildRegistry:
         if slot is None:
             slot = self.slots[child.id] = ChildSlot(child.id, self._clock)
             self._refs[child.id] = ChildRef(slot, self._supervisor)
-        slot.occupant = ChildView(child.state, adapter, child.retry_at, child.restarts, child.last_error, beginning)
+        error, error_at = child.last_error, self._error_at(slot, child.last_error)
+        slot.occupant = ChildView(child.state, adapter, child.retry_at, child.restarts, error, error_at, beginning)
         if child.state is ChildState.UP and not slot.ready.is_ready():
             write(slot.ready)
 
@@ -87,10 +88,16 @@ class ChildRegistry:
         del self._refs[child_id]
         self._gone.append(child_id)
         error = self._causes.pop(child_id, None)
-        slot.occupant = ChildView(ChildState.DOWN, error=error, restarts=slot.occupant.restarts)
+        error_at = self._error_at(slot, error)
+        slot.occupant = ChildView(ChildState.DOWN, error=error, error_at=error_at, restarts=slot.occupant.restarts)
         if not slot.ready.is_ready():
             write(slot.ready, error=ChildUnavailableError(child_id, ChildState.DOWN))
         write(slot.ended, ActorExit(child_id, error, asked=True))
+
+    def _error_at(self, slot: ChildSlot, error: BaseException | None) -> float | None:
+        """Return when an error came up: now, unless the child is known to have it."""
+        known = slot.occupant
+        return None if error is None else known.error_at if error is known.error else self._clock.wall()
 
     def close(self) -> None:
         """Remove all children."""

@@ -258,9 +258,12 @@ class Supervisor(ControlActor):
             running=not state.has_ended,
             last_heartbeat=None,
             heartbeat_age=None,
+            at=self.clock.wall(),
             polled=phase is not Phase.STARTING,
             restarts=self._executor.machine.restarts,
             unclaimed_replies=self.unclaimed_replies,
+            last_error=None if error is None else describe(error),
+            last_error_at=None if error is None else self.clock.wall(),
             error=None if error is None else describe(error),
         )
 
