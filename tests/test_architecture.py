@@ -123,6 +123,8 @@ BORROWED = {
         "mailbox.memory._mailbox.make_message": "`process` handles a body that was never in a mailbox",
     },
     "supervision": {
+        "actors.loop._current.current": "`beat` is heard in the messages of plain Pykka actors too",
+        "actors.loop._health.LoopHealth": "a plain Pykka actor is judged like the worker of a loop",
         "actors.loop._health.merged_fates": "what a message came to is decided in one place",
         "actors.loop._messages.BeginDrain": "only a supervisor has a shutdown drain a loop, with two tickets to watch",
         "actors.loop._messages.StopCast": "only a supervisor stops a loop without asking for an answer",

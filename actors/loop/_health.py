@@ -239,6 +239,13 @@ class Progress:
         self.quiet_until = now
         self._doing = (Activity.WORKING, now, in_hand)
 
+    def busy(self) -> None:
+        """Say that the worker does something that is no message of a mailbox, and so cannot go back."""
+        now = self._clock.monotonic()
+        self.has_left = False
+        self.quiet_until = now
+        self._doing = (Activity.WORKING, now, None)
+
     def snapshot(self) -> tuple[Activity, float, InHand | None]:
         """Return the activity, since when, and what is in hand."""
         return self._doing

@@ -97,6 +97,9 @@ class HealthStatus(_Reply):
     #: True once every worker has looked for messages.
     polled: bool = False
     in_hand: tuple[InHand, ...] = ()
+    #: How many messages wait in the inbox of a plain Pykka actor, and for how many seconds the oldest has.
+    waiting: int | None = None
+    waiting_age: float | None = None
     #: Each worker by itself; one of them may be stalled while the others go on.
     workers: tuple[WorkerStatus, ...] = ()
     processed: int = 0

@@ -259,7 +259,7 @@ class PykkaAdapter:
         self._name = name
         self._watcher: Watcher | None = None
         #: The actor, with its ends watched.
-        self.plain = PlainActor(actor, name, clock.blocking)
+        self.plain = PlainActor(actor, name, clock)
 
     @property
     def ref(self) -> pykka.ActorRef[Any]:

@@ -22,6 +22,7 @@ from loopwarden.actors import (
     LoopRef,
     LoopState,
     PauseRequest,
+    RecallRequest,
     Request,
     ResumeRequest,
     ShutdownConfirmRequest,
@@ -111,23 +112,34 @@ class ChildSlot:
         if now.state is ChildState.DOWN and now.error is not None:
             state = LoopState.FAILED
         beginning = now.beginning if now.state is ChildState.STARTING else None
+        plain = self.plain if now.state in {ChildState.UP, ChildState.STOPPING} else None
+        activity, since = (None, None) if plain is None else plain.health.doing()
+        if now.state is ChildState.RESTARTING:
+            activity = Activity.BACKING_OFF
+        workers = () if plain is None else plain.health.statuses()
+        if beginning is not None:
+            workers = (self._starter(beginning, now.adapter),)
         last_error = None if now.error is None else describe(now.error)
         time = self.clock.monotonic()
         return HealthStatus(
             loop_name=self.child,
             state=state,
             running=now.state.is_alive,
-            last_heartbeat=None,
-            heartbeat_age=None,
+            last_heartbeat=None if plain is None else plain.heartbeat.last_beat,
+            heartbeat_age=None if plain is None else plain.heartbeat.age(),
             at=self.clock.wall(),
-            activity=Activity.BACKING_OFF if now.state is ChildState.RESTARTING else None,
+            activity=activity,
+            activity_since=since,
+            activity_age=None if since is None else max(0.0, time - since),
             polled=now.state is ChildState.UP,  # an actor that does not tell counts as polled once it is up
+            waiting=None if plain is None else plain.waiting,
+            waiting_age=None if plain is None else plain.waiting_age(),
             restarts=now.restarts,
             retry_at=now.retry_at,
             retry_in=None if now.retry_at is None else max(0.0, now.retry_at - time),
             starting_since=None if beginning is None else beginning.since,
             starting_age=None if beginning is None else max(0.0, time - beginning.since),
-            workers=() if beginning is None else (self._starter(beginning, now.adapter),),
+            workers=workers,
             last_error=last_error,
             last_error_at=now.error_at,
             error=None if now.state.is_alive else last_error,
@@ -209,6 +221,8 @@ class ChildRef(ControlRef):
             return ref.send(request)
         if plain is None:
             return self._answer(request, None, self._unavailable())
+        if isinstance(message, RecallRequest):  # it has no token to be stopped, and does not know what this is
+            return self._answer(request, result=False)
         ticket: Ticket[R] = request.ticket or Ticket(self._blocking)
         plain.ask(request).on_ready(lambda answer: settle(ticket, lambda: answer.wait(0)))
         return ticket

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from loopwarden.supervision.tree._child_ref import ChildRef
     from loopwarden.supervision.tree._executor import EffectExecutor
     from loopwarden.supervision.tree._incarnation import Beginning, Incarnation
+    from loopwarden.supervision.tree._pykka_actor import PlainActor
     from loopwarden.supervision.tree._spec import ChildSpec
 
 __all__ = ["CHILD_REQUESTS", "ChildRequests", "answer_for_one_that_is_gone"]
@@ -254,7 +255,7 @@ class ChildRequests:
         ):
             if incarnation is None or not _is_meant(incarnation, request):
                 return AbandonResult(abandoned=False)
-            self._executor.abandon(incarnation, request.reason)
+            self._executor.abandon(incarnation, request.reason, request.stack)
             return AbandonResult(abandoned=True)
         answer = ref.send(request)
 
@@ -274,6 +275,13 @@ class ChildRequests:
             return
         if incarnation.adapter is None:
             return
+        plain: PlainActor | None = getattr(incarnation.adapter, "plain", None)
+        if plain is not None:
+            if stall.is_recalled:
+                return  # a plain actor has no token to be stopped
+            plain.health.note_stall(stall.worker, stall.last_heartbeat)
+            text = "child %r has given no sign of life for %.1f s; it is at\n%s"
+            report(logging.WARNING, text, child, stall.silent_for, stall.stack)
         self._executor.log.note(
             EventKind.RECALLED if stall.is_recalled else EventKind.STALLED,
             child,
@@ -307,9 +315,12 @@ class ChildRequests:
 
 
 def _is_meant(incarnation: Incarnation, request: AbandonRequest) -> bool:
-    """Say whether a request is about this start: one that is over is not abandoned."""
+    """Say whether a request is about this start, or this message: one that is over is not abandoned."""
     if request.last_heartbeat is None:
         return True
+    plain: PlainActor | None = getattr(incarnation.adapter, "plain", None)
+    if incarnation.beginning is None and plain is not None and request.worker == plain.progress.worker:
+        return plain.is_busy and plain.heartbeat.last_beat == request.last_heartbeat
     return incarnation.beginning is not None and incarnation.beginning.since == request.last_heartbeat
 
 

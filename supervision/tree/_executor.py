@@ -383,19 +383,19 @@ class EffectExecutor:
         if not incarnation.is_supervisor:  # its children have their shares
             incarnation.set_timer(self._drain.left(incarnation), self._clock)
 
-    def abandon(self, incarnation: Incarnation, reason: str) -> None:
-        """Give a child up."""
+    def abandon(self, incarnation: Incarnation, reason: str, stack: str = "") -> None:
+        """Give a child up; ``stack`` is where it hangs, if that is known."""
         if incarnation.is_abandoned:
             return
         incarnation.is_abandoned = True
         child = incarnation.spec.id
         in_hand = () if incarnation.adapter is None else incarnation.adapter.in_hand()
-        stack = incarnation.where_it_starts()
-        self.log.note(EventKind.ABANDONED, child, reason=reason, in_hand=in_hand, stack=stack)
+        starts_at = incarnation.where_it_starts()
+        self.log.note(EventKind.ABANDONED, child, reason=reason, in_hand=in_hand, stack=starts_at or stack or None)
         if incarnation.beginning is not None:
             seconds = self._clock.monotonic() - incarnation.beginning.since
             text = "the start of child %r is given up after %.1f s: %s; it is at\n%s"
-            report(logging.WARNING, text, child, seconds, reason, stack)
+            report(logging.WARNING, text, child, seconds, reason, starts_at)
         incarnation.reason = reason
         if incarnation.adapter is not None:
             incarnation.adapter.abandon(reason)

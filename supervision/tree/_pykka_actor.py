@@ -1,4 +1,4 @@
-"""`PlainActor`: an unmodified Pykka actor whose every end is reported, once, and ends no other actor.
+"""`PlainActor`: an unmodified Pykka actor whose every end is reported, once, and whose every message is watched.
 
 Pykka does not report an ``on_start`` that raises. It stops all actors of the process when one raises a
 ``BaseException``. It leaves a sender waiting whose message comes too late. The class of the actor stays as it is: only
@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+from collections import deque
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast, final
@@ -18,10 +19,13 @@ import pykka
 from typing_extensions import override
 
 from loopwarden._blocking import SYSTEM
+from loopwarden._heartbeat import Heartbeat
 from loopwarden._log import describe, report
 from loopwarden._pykka_registry import register, unregister
 from loopwarden._ticket import Ticket, write
-from loopwarden.actors import ActorExit
+from loopwarden.actors import ActorExit, Progress
+from loopwarden.actors.loop._current import current
+from loopwarden.actors.loop._health import LoopHealth
 from loopwarden.errors import ActorDeadError
 
 # Pykka's poison pill: it tells a stop from other ends.
@@ -32,7 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-    from loopwarden._blocking import Blocking, WorkQueue
+    from loopwarden._blocking import WorkQueue
+    from loopwarden.clock import Clock
 
 __all__ = ["PlainActor"]
 
@@ -68,11 +73,12 @@ class _ReplyTo(pykka.Future[Any]):
 class PlainActor:
     """Runs one Pykka actor on one of our threads."""
 
-    def __init__(self, actor: pykka.ThreadingActor, name: str, blocking: Blocking) -> None:
+    def __init__(self, actor: pykka.ThreadingActor, name: str, clock: Clock) -> None:
         self.actor = actor
         self._hooked = cast("Any", actor)  # what is replaced below is private to Pykka
         self._name = name
-        self._blocking = blocking
+        self._clock = clock
+        self._blocking = blocking = clock.blocking
         self._put: Callable[[Any], None] = actor.actor_inbox.put
         self._cause: BaseException | None = None
         self._was_asked = False
@@ -84,6 +90,13 @@ class PlainActor:
         self.ended: Ticket[ActorExit] = Ticket(blocking)
         self._entered: Callable[[], None] = lambda: None
         self._in_hand: Envelope[Any] | None = None
+        #: Beats with each message, and with each `beat` in it.
+        self.heartbeat = Heartbeat(clock)
+        #: What it is doing.
+        self.progress = Progress(clock, self.heartbeat)
+        #: What the watchdog judges.
+        self.health = LoopHealth(self)
+        self._since: deque[float] = deque()  # when each message that waits in the inbox came
         self._wrap()  # before any message can reach it
 
     def launch(self, entered: Callable[[], None]) -> None:
@@ -178,7 +191,11 @@ class PlainActor:
         inbox = cast("Any", self.actor.actor_inbox)
         is_pykkas_own = type(self.actor)._create_actor_inbox is pykka.ThreadingActor._create_actor_inbox  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  as above
         if is_pykkas_own and self._blocking is not SYSTEM:
-            self._move_to_seam(inbox)
+            count = self._move_to_seam(inbox)
+        else:
+            qsize = getattr(inbox, "qsize", None)
+            count = int(qsize()) if callable(qsize) else 0
+        self._since.extend([self._clock.monotonic()] * count)
         put, get = inbox.put, inbox.get
         self._put = put
 
@@ -186,36 +203,70 @@ class PlainActor:
             if args or kwargs:  # not the actor's own loop
                 return get(*args, **kwargs)
             self._in_hand = None
+            self.progress.polling()
+            self.heartbeat.beat()
             envelope = self._in_hand = get()
+            with suppress(IndexError):
+                self._since.popleft()
+            self.progress.busy()
+            self.heartbeat.beat()
             return envelope
 
         def put_and_look(envelope: Any) -> None:
+            self._since.append(self._clock.monotonic())
             put(envelope)
             if self._is_closed:  # put first, look second; closing does it in the other order
                 self._flush()
 
         inbox.put, inbox.get = put_and_look, get_and_note
 
-    def _move_to_seam(self, inbox: Any) -> None:
-        """Let the actor wait for messages on the seam, where tests see it; its refs know this queue, so it stays."""
+    @property
+    def is_busy(self) -> bool:
+        """True while it has a message in hand."""
+        return self._in_hand is not None
+
+    @property
+    def waiting(self) -> int:
+        """How many messages wait in its inbox."""
+        return len(self._since)
+
+    def waiting_age(self) -> float | None:
+        """Return for how many seconds the oldest of those has waited."""
+        try:
+            return max(0.0, self._clock.monotonic() - self._since[0])
+        except IndexError:
+            return None
+
+    def _move_to_seam(self, inbox: Any) -> int:
+        """Let the actor wait for messages on the seam, where tests see it; its refs know this queue, so it stays.
+
+        Returns:
+            How many messages are in it.
+        """
         waiting: WorkQueue[Any] = self._blocking.queue()
+        count = 0
         with suppress(queue.Empty):
             while True:
                 waiting.put(inbox.get_nowait())
+                count += 1
         inbox.put, inbox.get, inbox.get_nowait, inbox.empty = (
             waiting.put,
             waiting.get,
             waiting.get_nowait,
             waiting.empty,
         )
+        return count
 
     def _run(self) -> None:
-        self.thread_id = threading.get_ident()
+        self.thread_id = self.health.thread_id = threading.get_ident()
+        current.heartbeat = self.heartbeat
         try:
             self._hooked._actor_loop()  # noqa: SLF001  Pykka's own loop
         except BaseException as error:  # noqa: BLE001  isolates user code
             if not self._record(error):
                 report(logging.ERROR, "a hook of %s raised", self._name, error=error)
+        current.heartbeat = None  # the thread may run another actor next
+        self.progress.leave()
         self._finish()
 
     def _finish(self) -> None:
