@@ -36,6 +36,7 @@ class EventKind(StrEnum):
     GAVE_UP = "gave_up"  # children failed more often than the supervisor allows: it ends
     ESCALATED = "escalated"  # a child failed with something that its supervisor is not to handle: it ends
     AUTO_SHUTDOWN = "auto_shutdown"  # significant children have ended: the supervisor ends
+    DRAINING = "draining"  # a child was told to take no more messages, and to complete what it has in hand
     STALLED = "stalled"  # a worker gives no sign of life
     RECALLED = "recalled"  # a worker that gives none was told to let go
     ABANDONED = "abandoned"  # a worker was given up

@@ -65,6 +65,11 @@ class ChildAdapter(Protocol):
         ...
 
     @property
+    def drains(self) -> bool:
+        """Whether it has messages, or children that may have some, and can be told to take no more."""
+        ...
+
+    @property
     def ended(self) -> Ticket[ActorExit]:
         """Resolves when it has ended."""
         ...
@@ -164,6 +169,12 @@ class ActorAdapter:
         """The first of the actor's own."""
         return next(iter(tuple(self._actor.own_threads)), None)
 
+    @property
+    def drains(self) -> bool:
+        """True of a loop that can be paused, and of a supervisor."""
+        ref = self._actor.actor_ref
+        return ref.can_pause if isinstance(ref, LoopRef) else self._actor.has_children
+
     def is_own_thread(self, thread: int) -> bool:
         """Ask the actor's ref."""
         return self._actor.actor_ref.is_own_thread(thread)
@@ -254,6 +265,7 @@ class PykkaAdapter:
 
     is_supervisor = False
     tells_health = False
+    drains = False
 
     def __init__(self, actor: pykka.ThreadingActor, name: str, clock: Clock) -> None:
         self._name = name

@@ -234,7 +234,11 @@ class ChildRequests:
                 self._note_stall(child, request)
                 return None
             case PauseRequest() | DrainRequest() | ResumeRequest():
-                return Deferred(self._executor.pause.turn_one(child, request, self._executor.incarnation_of(child)))
+                incarnation = self._executor.incarnation_of(child)
+                answer = self._executor.pause.turn_one(child, request, incarnation)
+                if isinstance(request, DrainRequest) and incarnation is not None:
+                    self._executor.note_drain([incarnation], "drain")
+                return Deferred(answer)
             case _:
                 return self._confirm_end(child)
 

@@ -50,7 +50,7 @@ from loopwarden.supervision.tree._pause import TreePause
 from loopwarden.supervision.tree._registry import ChildRegistry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from loopwarden.actors import ControlRef, InHand, ShutdownResult
     from loopwarden.actors.loop._messages import BeginDrain
@@ -204,8 +204,17 @@ class EffectExecutor:
             return
         self._drain = TreeDrain(order, self._clock)
         self.pause.is_locked = True
-        self.carry_out(self.machine.drain(self._drain.begin(self.incarnations)))
+        told = self._drain.begin(self.incarnations)
+        self.note_drain((each for each in self.incarnations if each.number in told), "shutdown")
+        self.carry_out(self.machine.drain(told))
         self._drain.watch(self.incarnations)
+
+    def note_drain(self, incarnations: Iterable[Incarnation], reason: str) -> None:
+        """Tell that children drain, once they were told to: those that have messages, or children that may."""
+        for incarnation in incarnations:
+            adapter = incarnation.adapter
+            if adapter is not None and adapter.drains:
+                self.log.note(EventKind.DRAINING, incarnation.spec.id, reason=reason, in_hand=adapter.in_hand())
 
     def stop(self, budget: float = 0.0) -> None:
         """Stop all children, and then finish; those whose spec says nothing else have their share of ``budget``."""

@@ -229,7 +229,10 @@ class Supervisor(ControlActor):
                 self._executor.drain(known)
                 return None
             case PauseRequest() | DrainRequest() | ResumeRequest():
-                return Deferred(self._executor.pause.turn(known, self._executor.incarnations))
+                answer = self._executor.pause.turn(known, self._executor.incarnations)
+                if isinstance(known, DrainRequest):
+                    self._executor.note_drain(self._executor.incarnations, "drain")
+                return Deferred(answer)
             case AbandonRequest():
                 self._executor.kill(known.reason)
                 return AbandonResult(abandoned=True)

@@ -12,6 +12,7 @@ from children import ChildFactory, crash, supervising
 from loopwarden import ChildSpec, HealthCheckRequest, MailboxLoop, Supervisor, Ticket
 from loopwarden._backoff import Backoff
 from loopwarden.actors import Activity, DrainRequest, PauseRequest, ResumeRequest
+from loopwarden.actors.loop._messages import BeginDrain
 from loopwarden.errors import ChildNotFoundError, UnsupportedRequestError
 from loopwarden.mailbox import InMemoryMailbox, Message
 from loopwarden.testing import FakeClock, Hold
@@ -162,3 +163,62 @@ def test_a_request_through_a_childs_ref_carries_its_ticket(jobs: Box, clock: Fak
 
 def _take(seen: Ticket[Any], message: Message[Any, Any]) -> None:
     seen.complete(message.body)
+
+
+def test_draining_is_told_of_each_child_when_a_drain_begins_and_what_it_has_in_hand(
+    jobs: Box, clock: FakeClock
+) -> None:
+    sent = jobs.send("in hand")
+    inner = ChildSpec(
+        id="inner",
+        start=lambda: Supervisor("inner", children=[spec(InMemoryMailbox("other"), print, clock, "deep")], clock=clock),
+    )
+    plain = ChildSpec(id="plain", actor=pykka.ThreadingActor)
+    with Hold() as hold, supervising(clock=clock, children=[spec(jobs, hold, clock), inner, plain]) as supervisor:
+        hold.wait_reached()
+        events = supervisor.subscribe()
+
+        drained = supervisor.send(DrainRequest(timeout=5))
+        told = [events.wait_for("draining") for _ in range(3)]
+
+        assert not drained.is_ready()
+        assert {(event.supervisor, event.child, event.reason) for event in told} == {
+            ("root", "loop", "drain"),
+            ("root", "inner", "drain"),
+            ("inner", "deep", "drain"),
+        }
+        assert [each.message_id for event in told for each in event.in_hand] == [sent]
+        assert activity(supervisor.child("loop")) is Activity.DRAINING
+        hold.release()
+        assert drained.wait(60).drained
+
+
+def test_draining_is_told_of_one_child_and_not_for_a_pause_or_a_resume(jobs: Box, clock: FakeClock) -> None:
+    with supervising(clock=clock, children=[spec(jobs, print, clock), spec(jobs, print, clock, "b")]) as supervisor:
+        child = supervisor.child("loop")
+
+        child.send(PauseRequest()).wait(60)
+        child.send(ResumeRequest()).wait(60)
+        child.send(DrainRequest(timeout=5)).wait(60)
+
+        assert [event.child for event in supervisor.events() if event.kind == "draining"] == ["loop"]
+
+
+def test_draining_is_told_when_a_shutdown_has_a_tree_drain(jobs: Box, clock: FakeClock) -> None:
+    plain = ChildSpec(id="plain", actor=pykka.ThreadingActor)
+    with supervising(clock=clock, children=[spec(jobs, print, clock), plain]) as supervisor:
+        now = clock.monotonic()
+        drained: Ticket[int] = Ticket()
+        supervisor.tell(BeginDrain(now, now + 5, now + 5, Ticket(), drained))
+        drained.wait(60)
+
+        told = [event for event in supervisor.events() if event.kind == "draining"]
+        assert [(event.child, event.reason) for event in told] == [("loop", "shutdown")]
+
+
+def test_draining_is_not_told_of_a_loop_that_cannot_be_paused() -> None:
+    with supervising(children=[ChildFactory().spec("rigid")]) as supervisor:
+        with pytest.raises(UnsupportedRequestError):
+            supervisor.child("rigid").send(DrainRequest(timeout=5)).wait(60)
+
+        assert [event.kind for event in supervisor.events()] == ["started"]
