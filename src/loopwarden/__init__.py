@@ -124,7 +124,8 @@ if not TYPE_CHECKING:  # a type checker would take any name for one of ours
         {
             "loopwarden.actors": (
                 "DLQConsumer DrainRequest HealthCheckRequest HealthStatus Heartbeat IntakeStatus LoopActor "
-                "LoopRef LoopState MailboxLoop MainLoop OffloadPool PauseRequest PeriodicLoop ProcessRequest ResumeRequest "
+                "LoopRef LoopState MailboxLoop MainLoop OffloadPool PauseRequest PeriodicLoop ProcessRequest "
+                "ResumeRequest "
                 "Runnable Session ShutdownConfirmRequest ShutdownRequest ShutdownResult Slice SupportsProcess "
                 "SupportsRun Ticket WorkBudget beat check_health stop_asked wait_all"
             ),
