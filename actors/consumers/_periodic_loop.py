@@ -329,6 +329,8 @@ def _check_function(fn: object) -> None:
 
 def _check_crash_on(crash_on: object) -> None:
     """Refuse what the loop would stumble over when the function first raises."""
-    classes = cast("tuple[object, ...]", crash_on) if isinstance(crash_on, tuple) else None
-    if classes is None or not all(isinstance(each, type) and issubclass(each, BaseException) for each in classes):
+    classes = cast("tuple[object, ...]", crash_on) if issubclass(type(crash_on), tuple) else None
+    if classes is None or not all(
+        isinstance(each, type) and issubclass(cast("type[object]", each), BaseException) for each in classes
+    ):
         raise TypeError(f"crash_on must be a tuple of exception classes, got {describe(crash_on)}")

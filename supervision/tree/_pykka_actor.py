@@ -193,8 +193,7 @@ class PlainActor:
         if is_pykkas_own and self._blocking is not SYSTEM:
             count = self._move_to_seam(inbox)
         else:
-            qsize = getattr(inbox, "qsize", None)
-            count = int(qsize()) if callable(qsize) else 0
+            count = inbox.qsize() if hasattr(inbox, "qsize") else 0
         self._since.extend([self._clock.monotonic()] * count)
         put, get = inbox.put, inbox.get
         self._put = put

@@ -323,6 +323,10 @@ async def async_generator() -> Any:
     yield
 
 
+def needy(name: str) -> str:
+    return name
+
+
 @pytest.mark.parametrize(
     ("fn", "why"),
     [
@@ -331,7 +335,7 @@ async def async_generator() -> Any:
         (functools.partial(coroutine), "is a coroutine or generator function"),
         (generator, "is a coroutine or generator function"),
         (async_generator, "is a coroutine or generator function"),
-        (lambda name: name, "fn must be a function without arguments, but .* takes"),
+        (needy, "fn must be a function without arguments, but .* takes"),
     ],
     ids=["None", "coroutine", "partial", "generator", "async generator", "arguments"],
 )
