@@ -17,7 +17,7 @@ from loopwarden.errors import InvalidParameterError, MailboxConnectionError
 from loopwarden.mailbox._validation import check_new_name
 from loopwarden.mailbox.memory._mailbox import InMemoryMailbox
 from loopwarden.mailbox.sqlite._mailbox import SqliteMailbox
-from loopwarden.mailbox.sqlite._store import read_names
+from loopwarden.mailbox.sqlite._store import is_missing, read_names
 
 if TYPE_CHECKING:
     from loopwarden.mailbox._contract import Mailbox
@@ -92,7 +92,7 @@ def open_mailbox(
         raise InvalidParameterError(url, "url", url, f"with the name of a mailbox, for example {url.rstrip('#')}#jobs")
     check_new_name(name)
     folder = path.absolute().parent
-    if not folder.exists():
+    if is_missing(folder):
         raise MailboxConnectionError(name, f"the folder {folder} of {url} does not exist ({_SLASHES})")
     if not create:
         _check_there(path, name)

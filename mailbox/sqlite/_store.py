@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from loopwarden.clock import Clock
     from loopwarden.mailbox._dead_letter import DeadLetterNotice, DeadLetterWatch
 
-__all__ = ["FAULTS", "SqliteStore", "Transaction", "read_names"]
+__all__ = ["FAULTS", "SqliteStore", "Transaction", "is_missing", "read_names"]
 
 #: What SQLite raises; of a damaged file also that a text in it is none.
 FAULTS = (sqlite3.Error, UnicodeDecodeError)
@@ -93,9 +93,11 @@ class Transaction:
         store = self._store
         store.end_call()
         if store.closed:
-            if self._cursor is not None:
-                store.retire(self._cursor)
-            self._release()
+            try:
+                if self._cursor is not None:
+                    store.retire(self._cursor)
+            finally:
+                self._release()
         else:
             self._cursor = None  # kept, it would keep the connection half open when the store is closed
         if store.buried:
@@ -378,6 +380,17 @@ class SqliteStore:
         return f"<SqliteStore {str(self.path)!r}{', closed' if self.closed else ''}>"
 
 
+def is_missing(path: Path) -> bool:
+    """Say whether there is nothing; if that cannot be told, opening it says why."""
+    try:
+        os.stat(path)  # noqa: PTH116  `exists` keeps silent in newer Pythons
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    return False
+
+
 def read_names(path: str | Path) -> list[str] | None:
     """Return the names of the mailboxes in a file, in order, without those of dead letters; None if there is no file.
 
@@ -388,7 +401,7 @@ def read_names(path: str | Path) -> list[str] | None:
         MailboxConnectionError: if it cannot be read.
     """
     absolute = _check_path(path)
-    if not absolute.exists():
+    if is_missing(absolute):
         return None
     try:
         # To read only would leave files behind: who cannot write cannot delete the log that SQLite makes for a look.

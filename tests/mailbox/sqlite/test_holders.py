@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import logging
 import shutil
 import signal
@@ -326,6 +327,46 @@ def test_lock_file_that_was_left_behind_is_deleted(open_jobs: Open, locks: Path)
     open_jobs().reap()
 
     assert [each.name for each in locks.iterdir()] == ["notes"]
+
+
+@pytest.mark.parametrize("taken", ["deleted", "locked"])
+def test_holder_takes_another_number_if_its_file_is_taken_for_one_that_was_left_behind(
+    open_jobs: Open, path: Path, locks: Path, monkeypatch: pytest.MonkeyPatch, taken: str
+) -> None:
+    jobs, flock, seen = open_jobs(), fcntl.flock, list[str]()
+
+    def flock_when_another_was_faster(descriptor: int, operation: int) -> None:
+        if not seen:
+            [file] = locks.iterdir()
+            seen.append(file.name)
+            if taken == "locked":
+                raise BlockingIOError
+            file.unlink()
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", flock_when_another_was_faster)
+    jobs.send("body")
+    jobs.receive()
+
+    [(number,)] = rows(path, "SELECT number FROM holders")
+    assert [file.name for file in locks.iterdir()] == [f"{number:016x}"] != seen
+
+
+def test_receive_that_failed_before_it_was_committed_is_made_good_by_the_next(open_jobs: Open, path: Path) -> None:
+    jobs = open_jobs()
+    store = jobs._store
+    jobs.send("body")
+
+    def lease_and_be_interrupted() -> None:
+        with store.lock, store.transaction("jobs") as cursor, cursor.connection:
+            store.holders.number(cursor, 0)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        lease_and_be_interrupted()
+    assert holders(path) == 0
+    assert len(jobs.receive()) == 1
+    assert rows(path, "SELECT number FROM holders") == rows(path, "SELECT holder FROM messages")
 
 
 def test_holder_is_written_with_each_lease_and_taken_back_with_its_end(open_jobs: Open, path: Path) -> None:

@@ -40,6 +40,11 @@ def version(path: Path) -> int:
         return int(database.execute("PRAGMA user_version").fetchone()[0])
 
 
+def refuse_to_write_the_version(action: int, name: str | None, value: str | None, *_: object) -> int:
+    is_version = action == sqlite3.SQLITE_PRAGMA and name == "user_version" and value is not None
+    return sqlite3.SQLITE_DENY if is_version else sqlite3.SQLITE_OK
+
+
 def downgrade(path: Path, number: int, *bodies: str) -> None:
     """Make a file of version 1, with messages of which each is in the state that its body says."""
     jobs: SqliteMailbox[str, Any] = SqliteMailbox(path, "jobs")
@@ -156,14 +161,12 @@ def test_file_that_is_not_quite_of_version_1_is_refused_and_left_as_it_was(path:
 def test_migration_that_is_interrupted_leaves_the_file_as_it_was(path: Path) -> None:
     downgrade(path, 1)
     with contextlib.closing(sqlite3.connect(path)) as database:
-        database.execute("BEGIN")
-        apply = [*database.iterdump()]
-        database.execute("ROLLBACK")
-        database.set_authorizer(lambda action, *_: sqlite3.SQLITE_DENY if action == sqlite3.SQLITE_PRAGMA else 0)
+        before = [*database.iterdump()]
+        database.set_authorizer(refuse_to_write_the_version)
         with pytest.raises(sqlite3.DatabaseError, match="not authorized"):
             apply_schema(database, path)
         database.set_authorizer(None)
-        assert [*database.iterdump()] == apply
+        assert [*database.iterdump()] == before
     assert version(path) == 1
 
 
