@@ -115,11 +115,14 @@ PACKAGES = ("actors", "mailbox", "supervision", "testing")
 #: Private names that a package takes from another, and why; everything else comes from what the other exports.
 BORROWED = {
     "actors": {
+        "mailbox._renewer.LeaseRenewer": "only loops have leases renewed; a loop of one's own has LeaseExtender",
+        "mailbox._renewer.renewer_of": "as LeaseRenewer",
         "mailbox._token.wait_with": "a wait that a token ends, as that of a receive",
         "mailbox._validation.MAX_VISIBILITY": "the longest lease, which the beats of a handler may keep alive",
         "mailbox._validation.MAX_WORKERS": "one limit of threads, for loops and for pools",
         "mailbox._validation.check_loop": "the options of a loop have the ranges of a receive",
         "mailbox._validation.check_run": "as check_loop",
+        "mailbox._validation.check_seconds": "as check_loop",
         "mailbox.memory._mailbox.make_message": "`process` handles a body that was never in a mailbox",
     },
     "supervision": {
@@ -128,6 +131,7 @@ BORROWED = {
         "actors.loop._health.merged_fates": "what a message came to is decided in one place",
         "actors.loop._messages.BeginDrain": "only a supervisor has a shutdown drain a loop, with two tickets to watch",
         "actors.loop._messages.StopCast": "only a supervisor stops a loop without asking for an answer",
+        "actors.loop._protocols.takes_timeouts": "a loop is asked where it is made whether it takes those of its tree",
         "actors.loop._protocols.check_loop": "what is no loop is refused where it is given, before it has an actor",
         "actors.runtime._exit_hook.alive": "a process that ends stops every actor, also one without a supervisor",
         "mailbox._validation.MAX_VISIBILITY": "time-outs are checked against the limits of a receive",

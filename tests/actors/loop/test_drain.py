@@ -78,9 +78,9 @@ def test_drain_and_shutdown_are_not_answered_before_all_of_it_is_back(
     [name] = [each for each in dir(jobs.store) if each.endswith("put_back")]
     put_back, slow = getattr(jobs.store, name), Hold()
 
-    def put_back_slowly(message: Mail) -> None:
+    def put_back_slowly(message: Mail, visibility_timeout: float) -> None:
         slow(message)
-        put_back(message)
+        put_back(message, visibility_timeout)
 
     monkeypatch.setattr(jobs.store, name, put_back_slowly)
     with slow:

@@ -234,7 +234,8 @@ def test_a_mailbox_loop_leases_for_as_long_as_the_group_says(jobs: Box, clock: F
             jobs.close()
 
     jobs.send("a job")
-    group = LoopGroup([MailboxLoop(jobs, handle, clock=clock)], watchdog_threshold=None, clock=clock)
+    loop = MailboxLoop(jobs, handle, longest_handler=10, clock=clock)  # so that its lease is not renewed
+    group = LoopGroup([loop], watchdog_threshold=None, clock=clock)
 
     group.run(install_signals=False, visibility_timeout=77)
 
@@ -732,10 +733,10 @@ def test_time_outs_of_run_are_those_that_are_checked(caplog: pytest.LogCaptureFi
 
     LoopGroup([first], watchdog_threshold=15.0).run(install_signals=False, wait_time_seconds=5)
     needless = "stall_threshold" in caplog.text
-    LoopGroup([second]).run(install_signals=False, visibility_timeout=10)
+    LoopGroup([second], watchdog_threshold=15.0).run(install_signals=False, wait_time_seconds=20)
 
     assert not needless
-    assert "visibility_timeout 10" in caplog.text
+    assert "stall_threshold 15 is not longer than wait_time_seconds 20" in caplog.text
 
 
 def test_the_report_has_loops_that_had_ended_before() -> None:
