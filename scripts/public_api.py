@@ -33,6 +33,7 @@ EXPECTED = Path(__file__).resolve().parent.parent / "tests" / "data" / "public_a
 MODULES = (
     "loopwarden.errors",
     "loopwarden.clock",
+    "loopwarden.logs",
     "loopwarden.mailbox",
     "loopwarden.actors",
     "loopwarden.supervision",

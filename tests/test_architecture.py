@@ -24,8 +24,8 @@ SOURCES = sorted(
 )
 #: The seam, and what tests put in its place.
 SEAMS = {"_blocking.py", "_counted_blocking.py", "_scheduler.py"}
-#: Have to do with bodies that are dates, or with time zones, and ask for no time.
-DATES = {"_difference.py", "_bodies.py", "_any_bodies.py", "_schedule.py", "_periodic_loop.py"}
+#: Have to do with dates or time zones that are given to them, and ask for no time.
+DATES = {"_difference.py", "_bodies.py", "_any_bodies.py", "_schedule.py", "_periodic_loop.py", "logs.py"}
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 SCRIPTS = sorted(path for folder in ("benchmarks", "examples", "scripts") for path in (ROOT / folder).rglob("*.py"))
 
@@ -191,6 +191,7 @@ PUBLIC = [
     "loopwarden.actors",
     "loopwarden.clock",
     "loopwarden.errors",
+    "loopwarden.logs",
     "loopwarden.mailbox",
     "loopwarden.supervision",
     "loopwarden.testing",

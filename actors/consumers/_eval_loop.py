@@ -172,7 +172,8 @@ class EvalLoop(MailboxLoop["Sample[InputT, OutputT]"], Generic[InputT, OutputT])
         """Leave the message to others, and take no other one for a while: a restart must not use up deliveries."""
         message.put_back()
         if not self._is_away:
-            report(logging.WARNING, "session unavailable, samples of %r wait for it: %s", self._source.name, error)
+            name = self._source.name
+            report(logging.WARNING, "session unavailable, samples of %r wait for it: %s", name, error, mailbox=name)
         self._is_away = True
         if message.token is not None:
             message.token.wait(AWAY, self._clock)  # woken by time, or by the stop

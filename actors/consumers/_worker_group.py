@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, final
 
 from loopwarden._ticket import Ticket, write
+from loopwarden.actors.loop._current import current
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,6 +45,7 @@ class WorkerGroup:
         self._blocking = blocking
         self._lock = blocking.lock()  # guards _at_work together with failures
         self._at_work: set[MailboxWorker] = set()
+        self._loop: str | None = None  # the name of the loop, if an actor runs it
         #: What the workers raised, in the order in which they did.
         self.failures: list[BaseException] = []
         #: Resolves when the last worker has left.
@@ -58,6 +60,7 @@ class WorkerGroup:
             RuntimeError: if there is no thread for one of them; those that were started are still at work.
         """
         self._at_work = set(workers)
+        self._loop = current.loop
         if len(workers) == 1:
             self.work(workers[0])
             return
@@ -74,6 +77,7 @@ class WorkerGroup:
     def work(self, worker: MailboxWorker) -> None:
         """Do a worker's job; on its thread."""
         self.threads.add(threading.get_ident())
+        current.loop = self._loop
         error: BaseException | None = None
         try:
             self._job(worker)

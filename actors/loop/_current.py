@@ -2,24 +2,9 @@
 
 from __future__ import annotations
 
-import threading
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from loopwarden._heartbeat import Heartbeat
+from loopwarden._running import running as current
 
 __all__ = ["beat", "current", "stop_asked"]
-
-
-class _Current(threading.local):
-    heartbeat: Heartbeat | None = None
-    is_stopped: Callable[[], bool] | None = None
-
-
-#: Set by what runs user code on this thread, for as long as it does.
-current = _Current()
 
 
 def beat() -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, final
 
 from pydantic import BaseModel, ConfigDict
 
+from loopwarden.actors.loop._current import current
 from loopwarden.actors.loop._work_budget import BudgetStatus, WorkBudget
 from loopwarden.clock import Clock, resolve_clock
 
@@ -194,6 +195,7 @@ class Progress:
     def polling(self, wait: float = math.inf) -> None:
         """Say that the worker waits for a message, for at most ``wait`` seconds; it is not stalled meanwhile."""
         now = self._clock.monotonic()
+        current.leave_message()
         self._doing = (Activity.POLLING, now, None)
         self.polled = True
         self.quiet_until = now + wait
@@ -201,10 +203,12 @@ class Progress:
     def leave(self) -> None:
         """Say that the worker has gone home; it is not stalled."""
         self.has_left = True
+        current.leave_message()
         self.quiet_until = math.inf
 
     def paused(self) -> None:
         """Say that the worker has nothing in hand and takes nothing, for as long as it is to."""
+        current.leave_message()
         self._doing = (Activity.PAUSED, self._clock.monotonic(), None)
         self.quiet_until = math.inf
 
@@ -237,6 +241,7 @@ class Progress:
         self.has_left = False
         in_hand = InHand(message_id=message_id, delivery_count=delivery_count, since=now)
         self.quiet_until = now
+        current.message_id, current.delivery = message_id, delivery_count  # for the log
         self._doing = (Activity.WORKING, now, in_hand)
 
     def busy(self) -> None:

@@ -129,6 +129,7 @@ class LoopActor(ControlActor):
             self._worker_ended,
             run=run,
             name=f"{self.name}-worker",
+            loop_name=self.name,
             blocking=clock.blocking,
             own_threads=self.own_threads,
         )
@@ -222,11 +223,11 @@ class LoopActor(ControlActor):
             case StallReport():
                 self.health.note_stall(known.worker, known.last_heartbeat)
                 text = "worker %d of loop %r has given no sign of life for %.1f s; it is at\n%s"
-                report(logging.WARNING, text, known.worker, self.name, known.silent_for, known.stack)
+                report(logging.WARNING, text, known.worker, self.name, known.silent_for, known.stack, loop=self.name)
                 return None
             case _WorkerEnded():
                 if known.cause is None and self._stopping_since is None and self._recovery.cause is None:
-                    report(logging.INFO, "loop %r returned without being asked to stop", self.name)
+                    report(logging.INFO, "loop %r returned without being asked to stop", self.name, loop=self.name)
                 self._outcome = known
                 self._end_when_all_is_back()
                 return None

@@ -6,6 +6,7 @@ import threading
 from typing import TYPE_CHECKING, final
 
 from loopwarden._ticket import Ticket, write
+from loopwarden.actors.loop._current import current
 from loopwarden.actors.loop._loop_ref import cannot_process
 from loopwarden.actors.loop._protocols import can_process
 from loopwarden.actors.loop._state import LoopState
@@ -60,6 +61,7 @@ class Processing:
 
         def work() -> None:
             self._threads[reply] = threading.get_ident()
+            current.leave_message()  # the body comes from no mailbox
             try:
                 result = loop.process(body)
             except Exception as error:  # noqa: BLE001  isolates user code: the asker gets it, the loop lives on

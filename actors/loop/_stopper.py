@@ -90,7 +90,7 @@ class Stopper:
             stop = shutdown_nowait_of(self._loop)
             return stop is not None and stop(timeout) is True
         except BaseException as error:  # noqa: BLE001  isolates user code: it is told by `shutdown` instead
-            report(logging.ERROR, "shutdown_nowait() of loop %r raised", self._name, error=error)
+            report(logging.ERROR, "shutdown_nowait() of loop %r raised", self._name, error=error, loop=self._name)
             return False
 
     def _stop(self, timeout: float) -> None:
@@ -106,7 +106,7 @@ class Stopper:
             except BaseException as error:  # noqa: BLE001  isolates user code
                 describe(error)  # here, where other people's code may take its time
                 self.error = error
-                report(logging.ERROR, "shutdown() of loop %r raised", self._name, error=error)
+                report(logging.ERROR, "shutdown() of loop %r raised", self._name, error=error, loop=self._name)
             if heard or self._ended.wait_ready(reminder, self._clock):
                 return
             timeout = 0.0

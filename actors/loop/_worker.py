@@ -37,6 +37,7 @@ class Worker:
         *,
         run: Callable[[], object] | None,
         name: str,
+        loop_name: str,
         blocking: Blocking,
         own_threads: set[int],
     ) -> None:
@@ -47,6 +48,7 @@ class Worker:
         self._heartbeat: Heartbeat | None = getattr(loop, "heartbeat", None)
         self._report = report
         self._name = name
+        self._loop_name = loop_name
         self._blocking = blocking
         self._own_threads = own_threads
         #: True once `start` was called.
@@ -69,6 +71,7 @@ class Worker:
 
     def _work(self) -> None:
         self._own_threads.add(threading.get_ident())
+        current.loop = self._loop_name
         cause: BaseException | None = None
         try:
             _, state = self._lifecycle.move(LifeEvent.ENTER)

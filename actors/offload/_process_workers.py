@@ -255,7 +255,7 @@ class ProcessWorkers:
             self.lost += 1
             is_news = not self._is_given_up
         if is_news:
-            report(logging.ERROR, "%s", text)
+            report(logging.ERROR, "%s", text, pool=self._name, exit_code=exit_code)
         return BrokenProcessPool(text)
 
 
@@ -294,7 +294,8 @@ class _ProcessHand:
     def _ready(self) -> WorkProcess:
         if self._process is not None and self._process.has_ended:
             exit_code = self._process.end(0)
-            report(logging.ERROR, "an idle process of OffloadPool %r died with exit code %s", self._name, exit_code)
+            text = "an idle process of OffloadPool %r died with exit code %s"
+            report(logging.ERROR, text, self._name, exit_code, pool=self._name, exit_code=exit_code)
             self._process = None
         return self._process or WorkProcess(f"{self._name}-offload")
 

@@ -307,12 +307,12 @@ class ControlActor(pykka.ThreadingActor):
         name = str(self._actor_ref)
         ended = ActorExit(name, cause, self._was_asked)
         if cause is not None:
-            report(logging.ERROR, "%s was ended by %s", name, describe(cause), error=cause)
+            report(logging.ERROR, "%s was ended by %s", name, describe(cause), error=cause, actor=name)
         try:
             answer = self._answers_after_end(cause)
             ended = self._complete_exit(ended)
         except BaseException as error:  # noqa: BLE001  a hook that fails must not leave tickets behind
-            report(logging.ERROR, "%s could not prepare its replies after its end", name, error=error)
+            report(logging.ERROR, "%s could not prepare its replies after its end", name, error=error, actor=name)
             answer = ControlActor._answers_after_end(self, cause)
         self._inbox.close(lambda envelope: refuse(envelope, answer))
         if not self.ready.is_ready():

@@ -133,7 +133,11 @@ def stop_forgotten() -> None:
         cut_off += [name for name, close in pools if not close(max(0.0, deadline - SYSTEM_CLOCK.monotonic()))]
         if cut_off:
             report(
-                logging.WARNING, "not stopped before exit, and cut off after %g s: %s", EXIT_TIMEOUT, ", ".join(cut_off)
+                logging.WARNING,
+                "not stopped before exit, and cut off after %g s: %s",
+                EXIT_TIMEOUT,
+                ", ".join(cut_off),
+                actors=cut_off,
             )
 
 

@@ -144,6 +144,7 @@ class Journal:
             chain.sequence,
             chain.cut,
             damaged or "none",
+            session=self._session,
         )
 
     def _tell_missing(self, chain: Chain, missing: int) -> None:
@@ -154,6 +155,7 @@ class Journal:
             self._session,
             chain.sequence + chain.cut,
             missing,
+            session=self._session,
         )
 
     def _restored(self, codec: SessionCodec, picture: Record) -> Slices:

@@ -16,11 +16,22 @@ from typing import cast
 from loopwarden._blocking import CURRENT
 from loopwarden._forks import at_fork
 from loopwarden._log_writer import HANG_SECONDS, LogWriter
+from loopwarden._running import CONTEXT, running
+from loopwarden._tracebacks import from_user_code, shortened
 
 __all__ = ["describe", "flush_log", "log_in_place", "mute", "printable", "report", "type_name"]
 
+
+def _prepare(record: logging.LogRecord) -> None:
+    """Say what the error is, and cut the text of its traceback if that is very long."""
+    error = record.exc_info[1] if record.exc_info else None
+    if error is not None:
+        record.error = describe(error)
+        record.exc_text = shortened(error, from_user_code(error.__traceback__))
+
+
 logger = logging.getLogger("loopwarden")
-_writer = LogWriter(logger)
+_writer = LogWriter(logger, _prepare)
 at_fork(in_child=_writer.begin)
 atexit.register(_writer.exit)
 _here = threading.local()  # .is_muted: whether this thread has nothing more to say
@@ -31,11 +42,19 @@ _TEXT = "_loopwarden_text"
 _name_of = type.__dict__["__name__"].__get__
 
 
-def report(level: int, text: str, *args: object, error: BaseException | None = None) -> None:
+def report(level: int, text: str, *args: object, error: BaseException | str | None = None, **fields: object) -> None:
     """Log, and neither raise nor wait: filters, handlers and the ``repr`` of an exception are other people's code.
 
     The record is of this moment, thread and context, and is written on a thread for that; in a simulation at once, so
     that it has its place in the order of what happens.
+
+    Args:
+        level: How bad it is.
+        text: What happened.
+        args: What the text has in its ``%s``.
+        error: What was raised, whose traceback begins at the first frame of the user's code; or its description, if
+            the traceback is told elsewhere.
+        fields: Attributes of the record, beside the loop and the message that this thread has in hand.
     """
     if hasattr(_here, "is_muted"):
         return
@@ -45,10 +64,16 @@ def report(level: int, text: str, *args: object, error: BaseException | None = N
             return
         frame = sys._getframe(1)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  as logging itself finds its caller
         code = frame.f_code
-        exc_info = None if error is None else (type(error), error, error.__traceback__)
+        exc_info = None
+        if isinstance(error, str):
+            fields["error"] = error
+        elif error is not None:
+            exc_info = (type(error), error, from_user_code(error.__traceback__))
         record = logging.LogRecord(
             logger.name, level, code.co_filename, frame.f_lineno, text, args, exc_info, code.co_name
         )
+        context = vars(running)
+        vars(record).update({name: context[name] for name in CONTEXT if context.get(name) is not None}, **fields)
         if CURRENT.get().is_virtual:
             _writer.write_now(record)
         else:

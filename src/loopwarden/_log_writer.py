@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING, Any, final
 from loopwarden._blocking import SYSTEM
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from loopwarden._blocking import Gate, WorkQueue
 
-__all__ = ["HANG_SECONDS", "LOG_THREAD", "MAX_WAITING", "LogWriter"]
+__all__ = ["HANG_SECONDS", "LOG_THREAD", "MAX_WAITING", "STANDARD", "LogWriter", "fields_of"]
 
 #: The name of the thread, which lives until the process ends.
 LOG_THREAD = "loopwarden-log"
@@ -31,6 +33,8 @@ MAX_WAITING = 1_000
 HANG_SECONDS = 0.5
 #: Seconds that a log which does get on has at exit.
 EXIT_SECONDS = 2.0
+#: The attributes that every record may have; the others are fields.
+STANDARD = frozenset({*vars(logging.makeLogRecord({})), "asctime", "message", "taskName"})
 #: What a record knows of the moment and the thread it was made on, and its copy by a user's factory does not.
 _ORIGIN = ("created", "msecs", "relativeCreated", "thread", "threadName", "process", "processName", "taskName")
 
@@ -44,10 +48,14 @@ class LogWriter:
 
     Args:
         logger: Whose handlers write.
+        prepare: Completes a record before it is written, with what may run the code of others.
     """
 
-    def __init__(self, logger: logging.Logger) -> None:
+    def __init__(
+        self, logger: logging.Logger, prepare: Callable[[logging.LogRecord], object] = lambda _record: None
+    ) -> None:
         self._logger = logger
+        self._prepare = prepare
         #: Write on the thread that reports: for tests, which look at the records at once.
         self.in_place = False
         self._is_over = False
@@ -152,6 +160,8 @@ class LogWriter:
         """Write a record on this thread, whatever that raises and however long it takes."""
         if self._is_silent:
             return
+        with suppress(BaseException):  # the text of an exception is other people's code
+            self._prepare(record)
         factory: Any = logging.getLogRecordFactory()
         if factory is not logging.LogRecord:  # whose records have more attributes, which formatters rely on
             plain = record
@@ -168,6 +178,7 @@ class LogWriter:
             for name in _ORIGIN:
                 if hasattr(plain, name):
                     setattr(record, name, getattr(plain, name))
+            vars(record).update(fields_of(plain), exc_text=plain.exc_text)
         self._logger.handle(record)
 
     def exit(self) -> None:
@@ -183,6 +194,11 @@ class LogWriter:
         hung = _hung_handlers(0.0 if not is_written else HANG_SECONDS)
         self._is_silent = bool(hung) or not is_written
         _let_go(hung)
+
+
+def fields_of(record: logging.LogRecord) -> dict[str, object]:
+    """Return the attributes of a record that not every record has."""
+    return {name: value for name, value in vars(record).items() if name not in STANDARD}
 
 
 def _complain(lost: int) -> None:

@@ -63,7 +63,7 @@ def exit_process(
         clock: The time.
         leave: Ends the process.
     """
-    report(logging.CRITICAL, "the process exits with code %d: %s", code, why)
+    report(logging.CRITICAL, "the process exits with code %d: %s", code, why, exit_code=int(code))
     given_back: Ticket[None] = Ticket(clock.blocking)
 
     def leave_now() -> None:

@@ -119,9 +119,8 @@ class ReaperActor(ControlActor):
                     each.unwatch = each.mailbox.watch_due(partial(self._tell_itself, _Due(number)))
             except Exception as error:  # noqa: BLE001  a back end may be user code: then it is checked now and then
                 name = each.mailbox.name
-                report(
-                    logging.WARNING, "could not watch mailbox %r, checking it every %g s", name, RECHECK, error=error
-                )
+                text = "could not watch mailbox %r, checking it every %g s"
+                report(logging.WARNING, text, name, RECHECK, error=error, mailbox=name)
             self._reap(number)
 
     @override
@@ -172,7 +171,8 @@ class ReaperActor(ControlActor):
         if done.reaped is None:
             each.failures += 1
             if each.failures == 1:
-                report(logging.WARNING, "could not reap mailbox %r, retrying", each.mailbox.name, error=done.error)
+                name = each.mailbox.name
+                report(logging.WARNING, "could not reap mailbox %r, retrying", name, error=done.error, mailbox=name)
             delay: float | None = self._backoff.delay(each.failures, roll=0.5)
         else:
             each.failures = 0
@@ -188,7 +188,8 @@ class ReaperActor(ControlActor):
             try:
                 each.timer = self.clock.call_later(max(delay, 0.0), lambda: self._tell_itself(due))
             except RuntimeError as error:
-                report(logging.ERROR, "could not start a timer to reap mailbox %r", each.mailbox.name, error=error)
+                name = each.mailbox.name
+                report(logging.ERROR, "could not start a timer to reap mailbox %r", name, error=error, mailbox=name)
 
     def _forget(self, number: int) -> None:
         each = self._rounds.pop(number)

@@ -222,7 +222,7 @@ class WatchdogActor(ControlActor):
         if last is None or silent_for is None:
             if ref.actor_urn not in self._unwatched:
                 self._unwatched.add(ref.actor_urn)
-                report(logging.INFO, "loop %r has no heartbeat, so it is not watched", loop_name)
+                report(logging.INFO, "loop %r has no heartbeat, so it is not watched", loop_name, loop=loop_name)
             return None
         if climbed is None or climbed[0] != last:  # it has shown a sign of life since
             climbed = (last, StallAction.NONE)

@@ -103,7 +103,7 @@ class Shutdown:
         self._phase("not ready", not_ready)
         in_hand = closed.wait(0) if closed.is_ready() else 0
         text = "drain begins (%s): messages in hand: %d, to complete within %g s"
-        report(logging.INFO, text, reason, in_hand, budget.seconds)
+        report(logging.INFO, text, reason, in_hand, budget.seconds, reason=reason, in_hand=in_hand)
         self._phase("drain", partial(self._drain, drained, budget))
         self.close_pools(budget, pools)
         self._phase("loops", partial(self._stop, budget))
@@ -120,11 +120,11 @@ class Shutdown:
         took = self._clock.monotonic() - budget.began
         left = drained.wait(0) if drained.is_ready() else self.count_in_hand()
         if left == 0 or self._has_ended:
-            report(logging.INFO, "drain ended after %.3f s: nothing is in hand any more", took)
+            report(logging.INFO, "drain ended after %.3f s: nothing is in hand any more", took, in_hand=0)
             return True
         text = "drain %s after %.3f s (drain_timeout %g s of shutdown_timeout %g s): messages still in hand: %d"
         how = "was cut short" if self._cut_short.is_ready() else "is over"
-        report(logging.WARNING, text, how, took, self._timeouts.drain_timeout, budget.seconds, left)
+        report(logging.WARNING, text, how, took, self._timeouts.drain_timeout, budget.seconds, left, in_hand=left)
         return False
 
     def count_in_hand(self) -> int:
@@ -163,7 +163,8 @@ class Shutdown:
         is_cut = self._cut_short.is_ready()
         why = "cut short" if is_cut else f"over (shutdown_timeout {self._timeouts.shutdown_timeout:g} s)"
         text = "the time for the shutdown is %s: loops that have not ended are given up, with messages in hand: %d"
-        report(logging.WARNING, text, why, self.count_in_hand())
+        in_hand = self.count_in_hand()
+        report(logging.WARNING, text, why, in_hand, in_hand=in_hand)
         self._ref.send(AbandonRequest(reason="the shutdown was cut short" if is_cut else "its time was over"))
         self._ref.ended.wait_ready(self._last_seconds(), self._clock)
 

@@ -386,7 +386,7 @@ def _hand_down(timeouts: Timeouts, loop: object, child: str, *, warns: bool) -> 
         return
     uses = loop.use_timeouts(loop_timeouts_of(timeouts))
     for warning in loop_warnings(child, uses, timeouts) if warns else ():
-        report(logging.WARNING, "%s", warning)
+        report(logging.WARNING, "%s", warning, child=child)
 
 
 def _warn_of_poison(spec: ChildSpec, loop: MailboxLoop[Any], intensity: int | None) -> None:
@@ -400,4 +400,4 @@ def _warn_of_poison(spec: ChildSpec, loop: MailboxLoop[Any], intensity: int | No
         "child %r: a message that kills its loop is delivered %d times before it is a dead letter, but its supervisor"
         " allows %d restarts, and ends before: raise intensity to %d, or lower max_deliveries"
     )
-    report(logging.WARNING, text, spec.id, deliveries, intensity, deliveries)
+    report(logging.WARNING, text, spec.id, deliveries, intensity, deliveries, child=spec.id)

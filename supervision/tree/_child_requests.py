@@ -302,7 +302,7 @@ class ChildRequests:
             return  # a factory has no token to be stopped
         reason = f"starting for {self._clock.monotonic() - beginning.since:.1f} s"
         self._executor.log.note(EventKind.STALLED, child, stack=stall.stack, worker=stall.worker, reason=reason)
-        report(logging.WARNING, "child %r has been %s; it is at\n%s", child, reason, stall.stack)
+        report(logging.WARNING, "child %r has been %s; it is at\n%s", child, reason, stall.stack, child=child)
 
     def _confirm_end(self, child: str) -> Deferred | ShutdownResult:
         """Wait for the end of a child, without stopping it; if it is down, return its last result."""

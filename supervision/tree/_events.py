@@ -235,12 +235,17 @@ class EventLog:
             reason=note.reason,
             in_hand=in_hand if is_exit else (),
         )
+        cause = describe(note.error)
         if note.kind is EventKind.START_FAILED:
-            report(logging.WARNING, "child %r could not be started: %s", note.child, describe(note.error))
+            self._log(logging.WARNING, "child %r could not be started: %s", note, cause, error=cause)
         elif note.kind is EventKind.RESTARTING:
-            report(logging.INFO, "child %r will be restarted in %.1f s", note.child, note.delay)
+            self._log(logging.INFO, "child %r will be restarted in %.1f s", note, note.delay)
         elif note.kind is EventKind.CHILD_GAVE_UP:
-            report(logging.ERROR, "child %r failed too often, and stays down: %s", note.child, describe(note.error))
+            self._log(logging.ERROR, "child %r failed too often, and stays down: %s", note, cause, error=cause)
+
+    def _log(self, level: int, text: str, note: EmitEvent, known: object, error: str | None = None) -> None:
+        supervisor, child = self._supervisor, note.child
+        report(level, text, child, known, error=error, supervisor=supervisor, child=child, attempt=note.attempt)
 
     def add(self, event: SupervisionEvent) -> None:
         """Keep an event, and send it to all subscribers; an actor that has ended is unsubscribed."""

@@ -320,7 +320,7 @@ class EffectExecutor:
             self._start_failed(incarnation, made.error)
         else:
             text = "start of child %r returned None, which means not now: it is not running"
-            report(logging.WARNING, text, incarnation.spec.id)
+            report(logging.WARNING, text, incarnation.spec.id, child=incarnation.spec.id)
             self.carry_out(self.machine.ignored(incarnation.spec.id, incarnation.number))
 
     def _ended(self, incarnation: Incarnation, ended: ChildExit) -> None:
@@ -404,7 +404,7 @@ class EffectExecutor:
         if incarnation.beginning is not None:
             seconds = self._clock.monotonic() - incarnation.beginning.since
             text = "the start of child %r is given up after %.1f s: %s; it is at\n%s"
-            report(logging.WARNING, text, child, seconds, reason, starts_at)
+            report(logging.WARNING, text, child, seconds, reason, starts_at, child=child)
         incarnation.reason = reason
         if incarnation.adapter is not None:
             incarnation.adapter.abandon(reason)

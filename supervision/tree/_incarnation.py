@@ -213,7 +213,8 @@ class Incarnation:
                 self.put(made)
                 return
             text = "start of child %r, which was given up, has come to an end: %s"
-            report(logging.WARNING, text, self.spec.id, "it raised" if made.error else "what it made is not used")
+            how = "it raised" if made.error else "what it made is not used"
+            report(logging.WARNING, text, self.spec.id, how, child=self.spec.id)
             if made.adapter is not None:
                 made.adapter.discard()
 
@@ -274,7 +275,8 @@ class Incarnation:
         try:
             self._timer = clock.call_later(seconds, lambda: self.put(timed_out))
         except RuntimeError as error:  # no thread for timers
-            report(logging.WARNING, "the %s of child %r has no time-out", what, self.spec.id, error=error)
+            child = self.spec.id
+            report(logging.WARNING, "the %s of child %r has no time-out", what, child, error=error, child=child)
             if self.adapter is None and self.is_stopping:  # a factory that hangs would never be heard of again
                 self.put(timed_out)
 
