@@ -201,6 +201,9 @@ class ProbeListener(ThreadingHTTPServer):
 
     @override
     def server_bind(self) -> None:
+        if self.server_address[0] == "::":  # all interfaces: of both kinds, whatever the system's default is
+            with suppress(OSError):
+                self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         # Not HTTPServer's, which looks up the host's name: without a name server that takes seconds.
         TCPServer.server_bind(self)
 

@@ -57,7 +57,8 @@ class LoopGroup:
         shutdown_timeout: Seconds that all loops together have to end.
         health_port: The port where probes are answered, if at all; 0 finds a free port, see `probes`.
         watchdog_threshold: Seconds without a sign of life after which a loop counts as stalled; None: no watchdog.
-        health_host: The host of that port; by default only this machine can connect.
+        health_host: The host of that port. None means all interfaces in a pod of Kubernetes, whose node asks from
+            outside, and elsewhere only this machine; an empty string means all interfaces anywhere.
         clock: The time.
     """
 
@@ -68,7 +69,7 @@ class LoopGroup:
         health_port: int | None = None,
         watchdog_threshold: float | None = 720.0,
         *,
-        health_host: str = "127.0.0.1",
+        health_host: str | None = None,
         clock: Clock | None = None,
     ) -> None:
         clock = resolve_clock(clock)

@@ -16,12 +16,14 @@ from loopwarden.clock import Clock, resolve_clock
 from loopwarden.supervision.daemons._reaper import ReaperActor
 from loopwarden.supervision.daemons._scope import DaemonScope
 from loopwarden.supervision.daemons._watchdog import WatchdogActor
+from loopwarden.supervision.health._host import find_host
 from loopwarden.supervision.health._prober import Prober
 from loopwarden.supervision.health._server import ProbeServer, check_port
 from loopwarden.supervision.policy._budget import Budget
 from loopwarden.supervision.policy._timeouts import log_warnings, timeouts_of
 from loopwarden.supervision.service._shutdown import Shutdown
 from loopwarden.supervision.service._signals import SignalRelay, signal_name
+from loopwarden.supervision.service._start_line import tell_start
 from loopwarden.supervision.tree._drain import STOP_GRACE, ShutdownDelegate
 from loopwarden.supervision.tree._supervisor import Supervisor
 from loopwarden.supervision.tree._supervisor_ref import SupervisorRef
@@ -63,7 +65,8 @@ class Service:
         pools: The pools whose work is completed before the loops are stopped.
         signals: The signals that end it; a second one cuts the drain short, a third one ends the process at once.
         health_port: The port where probes are answered, if at all; 0 finds a free port.
-        health_host: The host of that port; by default only this machine can connect.
+        health_host: The host of that port. None means all interfaces in a pod of Kubernetes, whose node asks from
+            outside, and elsewhere only this machine; an empty string means all interfaces anywhere.
         clock: The time.
         timeouts: Checked by `Timeouts`.
 
@@ -81,7 +84,7 @@ class Service:
         pools: Sequence[SupportsClose] = (),
         signals: Sequence[int] = (signal.SIGTERM, signal.SIGINT),
         health_port: int | None = None,
-        health_host: str = "127.0.0.1",
+        health_host: str | None = None,
         clock: Clock | None = None,
         **timeouts: Unpack[TimeoutOptions],
     ) -> None:
@@ -109,6 +112,8 @@ class Service:
                 raise ValueError(f"signals must be numbers of signals, such as signal.SIGTERM, got {describe(number)}")
         if health_port is not None:
             check_port("health_port", health_port)
+        listens = find_host(health_host)
+        self._why_there = listens.why
         self._clock = clock
         self._signals_heard = 0
         self._stirred: Ticket[None] = Ticket(clock.blocking)  # resolves when handlers of other code have to run
@@ -128,7 +133,9 @@ class Service:
         )
         #: The server that answers probes, if there is a port for it.
         self.probes = (
-            None if health_port is None else ProbeServer(prober.answer, port=health_port, host=health_host, clock=clock)
+            None
+            if health_port is None
+            else ProbeServer(prober.answer, port=health_port, host=listens.host, clock=clock)
         )
 
     def run(self, *, owns_process: bool = False) -> ShutdownReport:
@@ -148,6 +155,16 @@ class Service:
         known = self._tree.spec if isinstance(self._tree, Supervisor) else None
         children = () if known is None else (*known.children, *([] if known.template is None else [known.template]))
         log_warnings(self.timeouts, [child.id for child in children if child.priority == "background"])
+        ids = [child for child, _, _ in self.ref.glimpse()] if known is None else [each.id for each in known.children]
+        probes = None if self.probes is None else self.probes.url
+        tell_start(
+            self.ref.name,
+            children=ids,
+            mailboxes=self._mailboxes,
+            probes=probes,
+            why=self._why_there,
+            timeouts=self.timeouts,
+        )
         try:
             report = self._run(owns_process=owns_process)
         except BaseException as error:
@@ -283,7 +300,7 @@ def serve(
     pools: Sequence[SupportsClose] = (),
     signals: Sequence[int] = (signal.SIGTERM, signal.SIGINT),
     health_port: int | None = None,
-    health_host: str = "127.0.0.1",
+    health_host: str | None = None,
     clock: Clock | None = None,
     **timeouts: Unpack[TimeoutOptions],
 ) -> ShutdownReport:

@@ -607,3 +607,39 @@ def test_mailboxes_are_closed_at_the_end(clock: FakeClock, jobs: Box) -> None:
 
 def _fail() -> None:
     raise ValueError("no")
+
+
+def test_service_tells_in_one_line_what_it_serves(
+    clock: FakeClock, jobs: Box, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "loopwarden")
+    children = [spec(jobs, print, clock, f"loop-{number}") for number in range(7)]
+    service, returned = serving(
+        clock, *children, mailboxes=[jobs], health_port=0, health_host="127.0.0.1", shutdown_timeout=12.0
+    )
+    service.shut_down()
+    returned.wait(60)
+
+    record = caplog.records[0]
+    assert service.probes is not None
+    assert record.getMessage() == (
+        "serving tree 'tree': children: 7 (loop-0, loop-1, loop-2, loop-3, loop-4 and 2 more); mailboxes: 1 (jobs);"
+        f" probes: {service.probes.url} (as health_host says);"
+        " shutdown_timeout 12 s, drain_timeout 12 s, visibility_timeout 30 s, wait_time_seconds 20 s"
+    )
+    known: Any = record
+    assert (record.levelname, known.tree, known.mailboxes) == ("INFO", "tree", ["jobs"])
+    assert (len(known.children), known.probes, known.timeouts["shutdown_timeout"]) == (7, service.probes.url, 12.0)
+
+
+def test_service_of_a_running_tree_without_probes_tells_its_children_too(
+    jobs: Box, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "loopwarden")
+    tree = Supervisor.start("tree", children=[ChildSpec(id="loop", start=lambda: MailboxLoop(jobs, print))])
+    service = Service(tree, signals=())
+    service.shut_down()
+    service.run()
+
+    text = next(each.getMessage() for each in caplog.records if each.getMessage().startswith("serving"))
+    assert "children: 1 (loop); mailboxes: none; probes: none;" in text
