@@ -153,7 +153,7 @@ class EventStream:
             TicketTimeoutError: if no event comes for ``timeout`` seconds; it names the events before.
             ActorDeadError: if there are no more, because the supervisor has ended.
         """
-        kind, dropped = EventKind(kind), deque[str](maxlen=10)
+        kind, dropped = _checked(kind), deque[str](maxlen=10)
         if timeout is EVENT_TIMEOUT and self._blocking.is_virtual:  # this very object: the caller has given none
             timeout = None
         while True:
@@ -185,6 +185,14 @@ class EventStream:
 
     def __repr__(self) -> str:
         return "<EventStream, closed>" if self.closed else f"<EventStream, {len(self._events)} unread>"
+
+
+def _checked(kind: EventKind | str) -> EventKind:
+    try:
+        return EventKind(kind)
+    except ValueError:
+        kinds = ", ".join(each.value for each in EventKind)
+        raise ValueError(f"kind must be the kind of an event, one of {kinds}; got {describe(kind)}") from None
 
 
 @final

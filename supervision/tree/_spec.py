@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Literal, Self, TypeAlias, TypedDict, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias, TypedDict, cast
 
 import pykka
 from pydantic import (
@@ -22,6 +22,9 @@ from typing_extensions import override
 from loopwarden._backoff import Backoff
 from loopwarden._log import describe
 from loopwarden.supervision.policy._budget import Priority
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
 __all__ = ["AutoShutdown", "ChildSpec", "Decision", "Restart", "Strategy", "SupervisorOptions", "SupervisorSpec"]
 
@@ -56,14 +59,24 @@ class _Spec(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, arbitrary_types_allowed=True)
 
+    if not TYPE_CHECKING:  # checkers know the fields only as long as pydantic makes the constructor
+
+        def __init__(self, **fields: object) -> None:
+            try:
+                super().__init__(**fields)
+            except ValidationError as error:  # whose text has three lines, with one sentence in the middle
+                raise ValueError(_sentence(error)) from None
+
     @model_validator(mode="wrap")
     @classmethod
     def _name_the_culprit(cls, data: object, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        if not isinstance(data, dict | cls):
+            raise ValueError(cls._wrong_kind(data))  # noqa: TRY004  pydantic takes a ValueError for its own
         try:
             spec = handler(data)
             fault = spec._find_contradiction()  # noqa: SLF001  its own class
         except ValidationError as error:
-            fault = "; ".join(_fault(each["loc"], each["msg"]) for each in error.errors(include_context=False))
+            fault = "; ".join(map(_fault, error.errors(include_context=False)))
         else:
             if fault is None:
                 return spec
@@ -71,15 +84,29 @@ class _Spec(BaseModel):
         whose = fields.get("id", fields.get("name"))
         raise ValueError(f"{'child' if 'id' in cls.model_fields else 'supervisor'} {describe(whose)}: {fault}")
 
+    @classmethod
+    def _wrong_kind(cls, data: object) -> str:
+        return f"it must be a {cls.__name__}, got {describe(data)}"
+
     def _find_contradiction(self) -> str | None:
         """Return what is wrong with a combination of fields; None if they are consistent."""
         return None
 
 
-def _fault(place: tuple[int | str, ...], text: str) -> str:
-    field = ".".join(str(part) for part in place)
-    text = text.removeprefix("Value error, ")
+def _fault(fault: ErrorDetails) -> str:
+    if fault["loc"] == ("start",) and fault["type"] == "callable_type":
+        return f"start must be a function that makes a loop: start=lambda: …, got {describe(fault['input'])}"
+    if fault["loc"] == ("children",) and fault["type"] == "tuple_type":
+        return (
+            f"children must be a list, as children=[ChildSpec(id=…, start=lambda: …)], got {describe(fault['input'])}"
+        )
+    field = ".".join(str(part) for part in fault["loc"])
+    text = fault["msg"].removeprefix("Value error, ")
     return f"{field}: {text}" if field else text
+
+
+def _sentence(error: ValidationError) -> str:
+    return "; ".join(each["msg"].removeprefix("Value error, ") for each in error.errors(include_context=False))
 
 
 class ChildSpec(_Spec):
@@ -123,6 +150,11 @@ class ChildSpec(_Spec):
     backoff: Backoff | None = None
     #: What to do after an exception, by its class; the nearest class counts. ``restart`` leaves it to the restart type.
     decide: Mapping[type[BaseException], Decision] = Field(default_factory=dict[type[BaseException], Decision])
+
+    @classmethod
+    @override
+    def _wrong_kind(cls, data: object) -> str:
+        return f"a child must be a ChildSpec: ChildSpec(id=…, start=lambda: …), got {describe(data)}"
 
     @override
     def _find_contradiction(self) -> str | None:

@@ -77,6 +77,10 @@ _STATES = {
 }
 
 
+#: Methods that people look for here.
+_OF_THE_REF = {"child", "children", "events", "resize", "spawn", "subscribe", "wait"}
+
+
 class Supervisor(ControlActor):
     """Keeps children running, as Erlang's supervisors do.
 
@@ -115,6 +119,16 @@ class Supervisor(ControlActor):
         self._delegate: ShutdownDelegate | None = None
         self._stopping_since: float | None = None
         self._child_requests = ChildRequests(self._executor, clock, self._tell_itself)
+
+    if not TYPE_CHECKING:  # checkers see by themselves that there is no such method
+
+        def __getattr__(self, name: str) -> object:
+            if name in _OF_THE_REF:
+                raise AttributeError(
+                    f"Supervisor {self.name!r} itself has no {name}(): its ref has, which Supervisor.start(…) and"
+                    " `with Supervisor.open(…) as ref` return"
+                )
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     @classmethod
     @override

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
+from loopwarden._log import describe
 from loopwarden.actors import ControlRef
 from loopwarden.errors import TicketTimeoutError
 from loopwarden.supervision.tree._events import EventStream
@@ -18,6 +19,7 @@ from loopwarden.supervision.tree._requests import (
     WhichChildrenRequest,
     WhichChildRequest,
 )
+from loopwarden.supervision.tree._spec import ChildSpec
 
 if TYPE_CHECKING:
     import pykka
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
     from loopwarden.supervision.policy._child import ChildState
     from loopwarden.supervision.tree._child_ref import ChildRef, ChildSlot
     from loopwarden.supervision.tree._events import SupervisionEvent
-    from loopwarden.supervision.tree._spec import ChildSpec
     from loopwarden.supervision.tree._supervisor import Supervisor
 
 __all__ = ["SupervisorRef"]
@@ -63,7 +64,10 @@ class SupervisorRef(ControlRef):
             ChildExistsError: if there is a child of that id.
             InvalidChildError: if this supervisor cannot have it.
             TicketTimeoutError: if ``timeout`` passes first; the child is still being started.
+            TypeError: if it is no spec.
         """
+        if not isinstance(child, ChildSpec):  # pyright: ignore[reportUnnecessaryIsInstance]  a caller without types
+            raise TypeError(f"spawn() takes a ChildSpec: ChildSpec(id=…, start=lambda: …), got {describe(child)}")
         return self.send(StartChildRequest(child=child)).wait(timeout)
 
     def resize(self, size: int, timeout: float | None = None) -> tuple[ChildRef, ...]:

@@ -1,14 +1,20 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+import re
+from typing import TYPE_CHECKING, Any
 
 import pykka
 import pytest
 from pydantic import ValidationError
 
 from loopwarden._backoff import Backoff
+from loopwarden.supervision import Supervisor
 from loopwarden.supervision.tree._spec import ChildSpec, SupervisorSpec
+from loopwarden.testing import ProbeLoop
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class Plain(pykka.ThreadingActor):
@@ -124,7 +130,7 @@ class TestChild:
 
     @pytest.mark.parametrize("fields", [{}, {"start": object, "actor": Plain}], ids=["none", "both"])
     def test_child_spec_has_exactly_one_of_start_and_actor(self, fields: dict[str, Any]) -> None:
-        with pytest.raises(ValidationError, match="child 'resize': start, actor: give exactly one"):
+        with pytest.raises(ValueError, match="child 'resize': start, actor: give exactly one"):
             ChildSpec(id="resize", **fields)
 
     def test_an_actor_has_arguments(self) -> None:
@@ -139,7 +145,7 @@ class TestChild:
         assert "child 'resize': args, kwargs:" in text
 
     def test_an_actor_that_is_no_threading_actor_is_refused(self) -> None:
-        with pytest.raises(ValidationError, match="child 'resize': actor"):
+        with pytest.raises(ValueError, match="child 'resize': actor"):
             ChildSpec(id="resize", actor=int)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  the misuse under test
 
     def test_a_permanent_child_is_not_significant(self) -> None:
@@ -164,7 +170,7 @@ class TestChild:
             spec.restart = "temporary"  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]  the misuse under test
 
     def test_child_spec_refuses_data_that_is_not_a_mapping(self) -> None:
-        with pytest.raises(ValidationError, match="child None"):
+        with pytest.raises(ValidationError, match="a child must be a ChildSpec"):
             ChildSpec.model_validate("resize")
 
 
@@ -282,3 +288,59 @@ class TestPool:
 
         assert "supervisor 'root'" in text
         assert "'worker' is significant" in text
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (
+            lambda: ChildSpec(id="resize", start=ProbeLoop()),  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  the misuse under test
+            "child 'resize': start must be a function that makes a loop: start=lambda: …, got <ProbeLoop",
+        ),
+        (
+            lambda: ChildSpec(id="resize", start=object, restart="always"),  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  as above
+            "child 'resize': restart: Input should be 'permanent', 'transient' or 'temporary'",
+        ),
+        (
+            lambda: Supervisor("root", children=[ProbeLoop()]),  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]  as above
+            "supervisor 'root': children.0: a child must be a ChildSpec: ChildSpec(id=…, start=lambda: …), got <",
+        ),
+        (
+            lambda: Supervisor("root", children=ProbeLoop()),  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  as above
+            "supervisor 'root': children must be a list, as children=[ChildSpec(id=…, start=lambda: …)], got <",
+        ),
+    ],
+    ids=["start", "restart", "no spec", "no list"],
+)
+def test_spec_refuses_a_mistake_in_one_line_with_the_remedy(make: Callable[[], object], sentence: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(sentence)) as refused:
+        make()
+
+    assert "\n" not in str(refused.value)
+
+
+def test_supervisor_that_is_not_started_says_what_has_the_methods_of_its_ref() -> None:
+    supervisor: Any = Supervisor("root")
+
+    with pytest.raises(
+        AttributeError, match=r"Supervisor 'root' itself has no spawn\(\): its ref has, which Supervisor"
+    ):
+        supervisor.spawn(child())
+    with pytest.raises(AttributeError, match="'Supervisor' object has no attribute 'spam'"):
+        supervisor.spam()
+
+
+def test_spawn_refuses_a_loop_with_the_remedy() -> None:
+    loop: Any = ProbeLoop()
+
+    with Supervisor.open("root") as root, pytest.raises(TypeError, match=re.escape("ChildSpec(id=…, start=lambda: …)")):
+        root.spawn(loop)
+
+
+def test_wait_for_lists_the_kinds_of_events() -> None:
+    with (
+        Supervisor.open("root") as root,
+        root.subscribe() as events,
+        pytest.raises(ValueError, match=r"one of started, .*abandoned; got 'crashed'"),
+    ):
+        events.wait_for("crashed")
