@@ -46,6 +46,7 @@ class WorkerGroup:
         self._lock = blocking.lock()  # guards _at_work together with failures
         self._at_work: set[MailboxWorker] = set()
         self._loop: str | None = None  # the name of the loop, if an actor runs it
+        self._owner: object = None  # that actor
         #: What the workers raised, in the order in which they did.
         self.failures: list[BaseException] = []
         #: Resolves when the last worker has left.
@@ -60,7 +61,7 @@ class WorkerGroup:
             RuntimeError: if there is no thread for one of them; those that were started are still at work.
         """
         self._at_work = set(workers)
-        self._loop = current.loop
+        self._loop, self._owner = current.loop, current.owner
         if len(workers) == 1:
             self.work(workers[0])
             return
@@ -77,7 +78,7 @@ class WorkerGroup:
     def work(self, worker: MailboxWorker) -> None:
         """Do a worker's job; on its thread."""
         self.threads.add(threading.get_ident())
-        current.loop = self._loop
+        current.loop, current.owner = self._loop, self._owner
         error: BaseException | None = None
         try:
             self._job(worker)

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from typing_extensions import override
 
 from loopwarden._arguments import as_tuple
 from loopwarden._log import describe
-from loopwarden._ticket import check_wait, wait_all
-from loopwarden.actors.loop._messages import HealthCheckRequest, HealthStatus
+from loopwarden._ticket import Ticket, check_wait, guard_wait, wait_all
+from loopwarden.actors.loop._current import current
+from loopwarden.actors.loop._messages import (
+    HealthCheckRequest,
+    HealthStatus,
+    ProcessRequest,
+    ShutdownConfirmRequest,
+    ShutdownRequest,
+)
 from loopwarden.actors.loop._protocols import can_pause, can_process
 from loopwarden.actors.loop._state import LoopState
 from loopwarden.actors.runtime._ref import ControlRef
@@ -20,8 +28,13 @@ if TYPE_CHECKING:
 
     from loopwarden.actors.loop._health import InHand
     from loopwarden.actors.loop._loop_actor import LoopActor
+    from loopwarden.actors.runtime._request import Request
 
-__all__ = ["LoopRef", "cannot_process", "check_health"]
+__all__ = ["LoopRef", "cannot_process", "check_health", "refuse_own_wait"]
+
+R = TypeVar("R")
+#: Requests that are answered when the handler has returned that runs just now.
+_AFTER_HANDLER = {ProcessRequest, ShutdownConfirmRequest, ShutdownRequest}
 
 
 class LoopRef(ControlRef):
@@ -65,6 +78,19 @@ class LoopRef(ControlRef):
         own: object = getattr(self._loop, "is_own_thread", None)  # of a loop with workers of its own
         return super().is_own_thread(thread) or (callable(own) and own(thread) is True)
 
+    @override
+    def send_as(self, envelope: object, message: Request[R]) -> Ticket[R]:
+        ticket = super().send_as(envelope, message)
+        refuse_own_wait(self, ticket, message)
+        return ticket
+
+    def _is_own_wait(self, message: Request[Any]) -> bool:
+        if current.owner is not self._own_threads:
+            return False
+        if isinstance(message, ProcessRequest):
+            return current.is_alone  # otherwise another worker may answer
+        return not isinstance(message, ShutdownRequest) or message.timeout > 0
+
     def in_hand(self) -> tuple[InHand, ...]:
         """Return what the workers have in hand, or had in hand when the loop ended."""
         return self._health.in_hand()
@@ -72,6 +98,12 @@ class LoopRef(ControlRef):
     @override
     def __str__(self) -> str:
         return f"LoopActor {self.name!r}"
+
+
+def refuse_own_wait(ref: LoopRef, ticket: Ticket[Any], message: Request[Any]) -> None:
+    """Have the handlers of a loop not wait for what its actor cannot answer before they have returned."""
+    if type(message) in _AFTER_HANDLER:
+        guard_wait(ticket, partial(ref._is_own_wait, message))  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  its own module
 
 
 def cannot_process(name: str, request: str, loop: object) -> UnsupportedRequestError:

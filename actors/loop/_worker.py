@@ -72,6 +72,7 @@ class Worker:
     def _work(self) -> None:
         self._own_threads.add(threading.get_ident())
         current.loop = self._loop_name
+        current.owner, current.is_alone = self._own_threads, True
         cause: BaseException | None = None
         try:
             _, state = self._lifecycle.move(LifeEvent.ENTER)

@@ -19,6 +19,9 @@ CONTEXT = ("loop", "mailbox", "message_id", "delivery")
 class _Running(threading.local):
     heartbeat: Heartbeat | None = None
     is_stopped: Callable[[], bool] | None = None
+    #: Tells the actor whose loop runs here, and whether this is the only thread that could work for it.
+    owner: object = None
+    is_alone = False
     #: The name of the loop.
     loop: str | None = None
     #: The name of the mailbox that it receives from.

@@ -18,6 +18,7 @@ from loopwarden._callbacks import Entry, Resolving, forget_callback, run_callbac
 from loopwarden._log import describe, report
 from loopwarden.clock import patience_clock
 from loopwarden.errors import (
+    SelfWaitError,
     TicketAlreadyCompletedError,
     TicketCancelledError,
     TicketError,
@@ -76,6 +77,8 @@ class Ticket(pykka.Future[T]):
 
     #: Which message it answers and who was asked, for the text of a time-out.
     about: tuple[object, object] | None = None
+    #: Says whether this thread would wait for itself if it waited for the answer.
+    _is_own_wait: Callable[[], bool] | None = None
 
     def __init__(self, blocking: Blocking | None = None) -> None:
         if blocking is None:
@@ -116,6 +119,7 @@ class Ticket(pykka.Future[T]):
 
         Raises:
             TicketTimeoutError: if there is no answer by then; the ticket stays good.
+            SelfWaitError: if this thread is the one that has to go on before there can be an answer.
         """
         outcome = self._slot.get(_OUTCOME)
         if outcome is None:
@@ -140,6 +144,9 @@ class Ticket(pykka.Future[T]):
         if self._slot.get(_OUTCOME) is not None:
             return True
         check_wait(timeout)
+        if self._is_own_wait is not None and (timeout is None or timeout > 0) and self._is_own_wait():
+            what = "" if self.about is None else f"{type(self.about[0]).__name__} to {self.about[1]}"
+            raise SelfWaitError(what)
         gate = self._blocking.gate()
         wake = gate.open
         opened = False
@@ -340,6 +347,16 @@ class SharedTicket(Ticket[T]):
     def cancel(self) -> bool:
         """Refuse: return false."""
         return False
+
+
+def guard_wait(ticket: Ticket[Any], is_own_wait: Callable[[], bool]) -> None:
+    """Have a wait raise `SelfWaitError` on threads that would wait for themselves.
+
+    Args:
+        ticket: What they would wait for.
+        is_own_wait: Called on the thread that is about to wait; says whether it is one of those.
+    """
+    ticket._is_own_wait = is_own_wait  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  its own module
 
 
 def write(ticket: Ticket[Any], result: object = None, error: BaseException | None = None) -> bool:

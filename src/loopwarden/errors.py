@@ -2,6 +2,7 @@
 
     LoopwardenError
     ├── TicketError                        a ticket was used twice, cancelled, or not answered in time
+    │   ├── SelfWaitError                  you: a handler waits for what needs its own end (also RuntimeError)
     │   ├── TicketAlreadyCompletedError    you: another writer was first
     │   ├── TicketCancelledError           the reader: the answer will not be read
     │   └── TicketTimeoutError             the other side: no answer yet (also TimeoutError, pykka.Timeout)
@@ -80,6 +81,7 @@ __all__ = [
     "ReceiptHandleExpiredError",
     "ReplyNotAvailableError",
     "Retry",
+    "SelfWaitError",
     "SerializationError",
     "StartFailed",
     "StillRunningError",
@@ -111,6 +113,16 @@ def _make_anew(kind: type[LoopwardenError], args: tuple[object, ...]) -> Loopwar
 
 class TicketError(LoopwardenError):
     """A ticket could not be written or read."""
+
+
+class SelfWaitError(TicketError, RuntimeError):
+    """The thread that waits is the one that has to go on before there can be an answer; the ticket stays good."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"this thread would wait for itself: there is no answer to {what} before the handler that waits for it has"
+            " returned: send without waiting, or wait on another thread"
+        )
 
 
 class TicketAlreadyCompletedError(TicketError):

@@ -99,7 +99,7 @@ class SignalRelay:
         except ValueError:
             report(
                 logging.WARNING,
-                "signals are not heard, because %r is not the main thread: run a Service, and end it by its shut_down()",
+                "signals are not heard, because %r is not the main thread: run a Service and end it by its shut_down()",
                 threading.current_thread().name,
             )
             near.close()

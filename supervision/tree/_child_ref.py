@@ -31,6 +31,7 @@ from loopwarden.actors import (
     StallReport,
     WorkerStatus,
 )
+from loopwarden.actors.loop._loop_ref import refuse_own_wait
 from loopwarden.errors import ChildUnavailableError, UnsupportedRequestError
 from loopwarden.supervision.policy._child import ChildState
 
@@ -214,9 +215,12 @@ class ChildRef(ControlRef):
         is_answered_here = asks_state and (adapter is None or not adapter.tells_health)
         if is_answered_here and isinstance(message, HealthCheckRequest):
             return self._answer(message, self._slot.health())
-        if is_answered_here or isinstance(message, _FOR_SUPERVISOR):
-            return self._supervisor.send_as(ForChild(self._slot, request), request)
         ref, plain = self._slot.control_ref, self._slot.plain
+        if is_answered_here or isinstance(message, _FOR_SUPERVISOR):
+            answer = self._supervisor.send_as(ForChild(self._slot, request), request)
+            if isinstance(ref, LoopRef):
+                refuse_own_wait(ref, answer, request)
+            return answer
         if ref is not None:
             return ref.send(request)
         if plain is None:
