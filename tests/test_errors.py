@@ -26,6 +26,7 @@ EXAMPLES: list[LoopwardenError] = [
     errors.TicketError("it failed"),
     errors.TicketAlreadyCompletedError("it was completed"),
     errors.TicketCancelledError("it was cancelled"),
+    errors.SelfWaitError("ShutdownRequest to the loop"),
     errors.TicketTimeoutError(1.5, " from the loop", pending=3),
     errors.ActorError("it failed"),
     errors.ActorDeadError("loop 'resize'", CAUSE),

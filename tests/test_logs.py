@@ -124,13 +124,12 @@ def test_report_begins_the_traceback_of_a_handler_at_the_handler(ours: Kept) -> 
 
 
 def test_report_leaves_a_traceback_without_code_of_users_as_it_is(ours: Kept) -> None:
-    try:
+    with pytest.raises(ValueError, match="Expecting") as raised:
         json.loads("{")
-    except ValueError as error:
-        trace = error.__traceback__
-        assert trace is not None
-        report(logging.ERROR, "it failed", error=error.with_traceback(trace.tb_next))
-        inner = trace.tb_next
+    assert raised.value.__traceback__ is not None
+    inner = raised.value.__traceback__.tb_next  # without this test
+
+    report(logging.ERROR, "it failed", error=raised.value.with_traceback(inner))
 
     info = ours.records[0].exc_info
     assert info is not None

@@ -27,7 +27,13 @@ from loopwarden._blocking import SYSTEM
 from loopwarden._ticket import write
 from loopwarden.actors import AbandonRequest, Activity, LoopRef
 from loopwarden.clock import SystemClock
-from loopwarden.errors import ActorDeadError, LoopNotRunningError, TicketTimeoutError, UnsupportedRequestError
+from loopwarden.errors import (
+    ActorDeadError,
+    LoopNotRunningError,
+    SelfWaitError,
+    TicketTimeoutError,
+    UnsupportedRequestError,
+)
 from loopwarden.mailbox import InMemoryMailbox
 from loopwarden.testing import FakeClock, FaultyBlocking, Hold, ProbeLoop, our_threads
 
@@ -335,21 +341,21 @@ def test_a_stop_from_inside_the_handler_neither_joins_itself_nor_deadlocks() -> 
     assert tickets[0].wait(timeout=60).clean_shutdown
 
 
-def test_a_handler_that_waits_for_its_own_end_is_answered_when_its_request_times_out() -> None:
+def test_a_handler_that_waits_for_its_own_end_is_refused_at_once_and_its_request_is_answered() -> None:
     clock = FakeClock()
-    answers: list[ShutdownResult] = []
+    answers: list[Ticket[ShutdownResult]] = []
 
     def wait_for_yourself(_: object) -> None:
-        answers.append(ref.send(ShutdownRequest(timeout=3.0)).wait(timeout=60))
+        answers.append(ref.send(ShutdownRequest(timeout=3.0)))
+        with pytest.raises(SelfWaitError):
+            answers[0].wait(timeout=60)
 
     loop = ProbeLoop(wait_for_yourself, clock=clock)
     ref = LoopActor.start(loop, name="impatient", clock=clock)
     loop.feed("wait for yourself")
 
-    clock.advance(3.0)
-
     assert ref.ended.wait(timeout=60).cause is None
-    assert not answers[0].clean_shutdown
+    assert answers[0].wait(timeout=60).clean_shutdown
 
 
 def test_a_stop_before_run_is_not_forgotten() -> None:
