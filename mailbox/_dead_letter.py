@@ -142,7 +142,14 @@ class DeadLetterWatch:
                 self._last = notice
             sets_timer = not is_told and self._timer is None
         if is_told:
-            report(logging.WARNING, "%s", _sentence(notice))
+            report(
+                logging.WARNING,
+                "%s",
+                _sentence(notice),
+                mailbox=notice.mailbox,
+                message_id=notice.message_id,
+                delivery=notice.delivery_count,
+            )
         elif sets_timer:
             try:
                 self._timer = self._clock.call_later(self._began + STORM_SECONDS - now, self.summarize)
@@ -159,7 +166,7 @@ class DeadLetterWatch:
             timer.cancel()
         if last is not None:
             text = "mailbox %r: %d more messages are dead letters, the last one: %s"
-            report(logging.WARNING, text, self._mailbox, untold, _sentence(last))
+            report(logging.WARNING, text, self._mailbox, untold, _sentence(last), mailbox=self._mailbox)
 
 
 def most_unread(token: Token | None) -> float:

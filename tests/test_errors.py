@@ -32,6 +32,7 @@ EXAMPLES: list[LoopwardenError] = [
     errors.ActorDeadError("loop 'resize'", CAUSE),
     errors.LoopAbandonedError("resize", "silent for 5 s"),
     errors.LoopNotRunningError("resize", "stopped"),
+    errors.Retry(30, "the shop is closed"),
     errors.UnsupportedRequestError("loop 'resize'", "PauseRequest", "it has no pause()"),
     errors.SupervisionError("resize", "failed"),
     errors.ChildExistsError("resize", "up"),

@@ -221,6 +221,7 @@ class MailboxWorker:
         failures = polls = 0
         before = current.heartbeat
         current.heartbeat, current.is_stopped = self.heartbeat, lambda: self.token.stopped
+        current.mailbox = self._source.name
         self.progress.thread_id = threading.get_ident()
         self.lease = visibility_timeout
         self._pause_state.enter(self)
@@ -261,7 +262,7 @@ class MailboxWorker:
             self._release()
             self.progress.leave()
             self._pause_state.leave(self)
-            current.heartbeat, current.is_stopped = before, None
+            current.heartbeat, current.is_stopped, current.mailbox = before, None, None
 
     def _is_done(self) -> bool:
         is_stopped = self.token.stopped and not self._is_recalled  # who was recalled goes on
@@ -328,7 +329,8 @@ class MailboxWorker:
         except MessageFinalizedError:
             return
         except Exception as error:  # noqa: BLE001  a back end may be user code
-            report(logging.WARNING, "could not extend the lease of message %s: %s", message.id, describe(error))
+            text = "could not extend the lease of message %s: %s"
+            report(logging.WARNING, text, message.id, describe(error), **self._fields(message))
             return
         self.lease_ends = deadline
 
@@ -360,7 +362,7 @@ class MailboxWorker:
             if message.id not in self._lost:
                 self._lost.add(message.id)
                 text = "lease lost: message %s of %r will be delivered again, although it is in hand: %s"
-                report(logging.WARNING, text, message.id, self._source.name, why)
+                report(logging.WARNING, text, message.id, self._source.name, why, **self._fields(message))
 
     def return_unstarted(self, *, notes: bool = False) -> None:
         """Put the prefetched messages back in their order; safe while the worker is busy."""
@@ -411,7 +413,7 @@ class MailboxWorker:
         self.progress.degraded(delay, f"mailbox unavailable: {error}")
         self.heartbeat.beat()
         if failures == 1:
-            report(logging.WARNING, "mailbox unavailable, retrying: %s", error)
+            report(logging.WARNING, "mailbox unavailable, retrying: %s", error, mailbox=self._source.name)
         wait_with(self._clock, self._clock.blocking.gate(), delay, self.token)  # woken by time, or by the token
         self.token.take_nudge()  # it has done its work: the loop looks at what was posted next
 
@@ -426,6 +428,7 @@ class MailboxWorker:
                     self._handle(message)
             finally:
                 self._in_hand = None
+                current.leave_message()
             has_waited = True
 
     def _take(self) -> Message[Any, Any] | None:
@@ -454,7 +457,8 @@ class MailboxWorker:
             is_done = message.is_finalized or self._settled(message, message.acknowledge)
             self.progress.processed += is_done and not message.is_returned  # a handler may give back what it cannot do
             if self._breaker.succeeded():
-                report(logging.WARNING, "the loop over %r goes on: a message has succeeded", self._source.name)
+                text = "the loop over %r goes on: a message has succeeded"
+                report(logging.WARNING, text, self._source.name, mailbox=self._source.name)
             if self._is_ending:
                 self._note_fate(message, fate_of(message))
 
@@ -491,13 +495,18 @@ class MailboxWorker:
                 message.delivery_count,
                 message.id,
                 error=error,
+                **self._fields(message),
             )
 
     def count_failure(self, why: str) -> None:
         """Count a message that did not succeed; on any thread."""
         if self._breaker.failed(why, self._clock.monotonic(), self._dice.random()):
             text = "the loop over %r takes no more messages, but tries one now and then: %s"
-            report(logging.ERROR, text, self._source.name, self._breaker.reason)
+            report(logging.ERROR, text, self._source.name, self._breaker.reason, mailbox=self._source.name)
+
+    def _fields(self, message: Message[Any, Any]) -> dict[str, object]:
+        """Return what a log record about a message carries."""
+        return {"mailbox": self._source.name, "message_id": message.id, "delivery": message.delivery_count}
 
     @property
     def _is_ending(self) -> bool:
@@ -520,6 +529,7 @@ class MailboxWorker:
                 "could not settle message %s; it will be redelivered unless the store has it as done: %s",
                 message.id,
                 error,
+                **self._fields(message),
             )
             return False
         return True

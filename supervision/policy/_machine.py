@@ -490,8 +490,7 @@ class SupervisorMachine:
             return
         restarts = admit(self._restarts, now, self.spec.intensity, self.spec.period)
         if restarts is None:
-            why = "failed too often" if error is not None else f"ended too often, and is {child.spec.restart}"
-            self._give_up(child, EventKind.GAVE_UP, why, error)
+            self._give_up(child, EventKind.GAVE_UP, self._too_often(child, error), error)
             return
         child.history, self._restarts = own, restarts
         child.failures += 1
@@ -506,6 +505,11 @@ class SupervisorMachine:
             self.roster.make_due(child)
         for sibling in affected_siblings(self.spec.strategy, tuple(self.roster.children), child.id):
             self._drag(self.roster.children[sibling])
+
+    def _too_often(self, child: Child, error: BaseException | None) -> str:
+        what = "failed too often" if error is not None else f"ended too often, and is {child.spec.restart}"
+        allowed = f"{self.spec.intensity} restarts in {self.spec.period:g} s"
+        return f"{what} (more than {allowed}: mend it, or raise intensity)"
 
     def _drag(self, sibling: Child) -> None:
         after = After.DELETE if sibling.spec.restart == "temporary" else After.RESTART
