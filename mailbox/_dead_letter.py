@@ -177,8 +177,9 @@ def most_unread(token: Token | None) -> float:
 def _sentence(notice: DeadLetterNotice) -> str:
     count = notice.delivery_count
     when = "before it was delivered" if not count else "after 1 delivery" if count == 1 else f"after {count} deliveries"
-    error = "" if notice.error is None else f"; last error: {printable(notice.error)[:500]}"
-    return f"mailbox {notice.mailbox!r}: message {notice.message_id} is a dead letter, {when}: {notice.reason}{error}"
+    error = "" if notice.error is None else f"; last error: {notice.error[:500]}"
+    text = f"mailbox {notice.mailbox!r}: message {notice.message_id} is a dead letter, {when}: {notice.reason}{error}"
+    return printable(text)
 
 
 I = TypeVar("I")  # noqa: E741  an item

@@ -504,7 +504,7 @@ class MailboxWorker:
             text = "the loop over %r takes no more messages, but tries one now and then: %s"
             report(logging.ERROR, text, self._source.name, self._breaker.reason, mailbox=self._source.name)
 
-    def _fields(self, message: Message[Any, Any]) -> dict[str, object]:
+    def _fields(self, message: Message[Any, Any]) -> dict[str, Any]:
         """Return what a log record about a message carries."""
         return {"mailbox": self._source.name, "message_id": message.id, "delivery": message.delivery_count}
 
