@@ -111,7 +111,9 @@ class InMemoryStore(Generic[T, R]):
         #: Whether bodies are kept as JSON.
         self.roundtrip = roundtrip
         self._resolver = resolver
-        self._monotonic, self._wall = clock.monotonic, clock.wall  # bound once: asked with every message
+        # Asked with every message, so they are bound once, and made locals where they are called: the interpreter is
+        # slow to call an attribute that is no method.
+        self._monotonic, self._wall = clock.monotonic, clock.wall
         #: Guards everything here, and the dead letters'. Called while it is held: `Gate.open`, nothing else.
         self.lock = clock.blocking.lock() if lock is None else lock
         #: True if its messages are dead letters; set by their mailbox.
@@ -203,7 +205,8 @@ class InMemoryStore(Generic[T, R]):
 
         Nearly every message goes this way, so everything is done on the spot.
         """
-        queue, now = self.queue, self._monotonic()
+        queue, monotonic = self.queue, self._monotonic
+        now = monotonic()
         due = now + visibility_timeout
         messages: list[Message[T, R]] = []
         if (
@@ -222,12 +225,12 @@ class InMemoryStore(Generic[T, R]):
         if due < queue.first_due:
             queue.lower_first_due(due)
         takes_all = limit >= len(fresh)
-        entries: list[Entry] = []
+        has_entries = False
         for waiting in fresh if takes_all else islice(fresh, limit):
             if type(waiting) is Entry:
                 waiting.due = due
                 in_turn[waiting.sequence] = waiting
-                entries.append(waiting)
+                has_entries = True
                 messages.append(Message(self, waiting, waiting.body, waiting.count + 1, waiting.receipt + 1, token))
                 continue
             message: Message[T, R] = _new(Message)  # without __init__, which costs half as much again
@@ -244,9 +247,10 @@ class InMemoryStore(Generic[T, R]):
         else:
             for _ in messages:
                 fresh.popleft()
-        for entry in entries:
-            entry.count += 1
-            entry.receipt += 1
+        if has_entries:
+            for entry in (message.record for message in messages if type(message.record) is Entry):
+                entry.count += 1
+                entry.receipt += 1
         return messages
 
     def take(self, limit: int, due: float, token: Token | None) -> list[Message[T, R]]:
@@ -297,7 +301,7 @@ class InMemoryStore(Generic[T, R]):
         queue = self.queue
         returned: list[Entry] = []
         exhausted: list[Entry] = []
-        while (entry := queue.first_ended(now)) is not None:
+        for entry in queue.ended(now):
             if queue.is_exhausted(entry):
                 self.dead_letter(entry, f"it was delivered {entry.count} times", entry.error or NO_ERROR)
                 exhausted.append(entry)
@@ -311,11 +315,11 @@ class InMemoryStore(Generic[T, R]):
 
     def settle_acknowledge(self, message: Message[T, R]) -> None:
         """Do what `Message.acknowledge` says."""
-        token, queue = message.token, self.queue
+        token, queue, monotonic = message.token, self.queue, self._monotonic
         with self.lock:
             try:
                 record: Any = message.record
-                if type(record) is Entry or self._monotonic() >= message.due or (token is not None and token.fenced):
+                if type(record) is Entry or monotonic() >= message.due or (token is not None and token.fenced):
                     entry, _ = self._check_holds(message)
                     queue.remove(entry)
                 else:  # nearly every message goes this way
@@ -536,7 +540,7 @@ class InMemoryMailbox(Generic[T, R]):
                 name, "resolver", resolver, "a function that finds a mailbox by its name, or None"
             )
         self._clock = clock
-        self._monotonic, self._wall = clock.monotonic, clock.wall  # bound once: asked with every message
+        self._monotonic, self._wall = clock.monotonic, clock.wall  # as in the store
         codec: Codec[T] = Codec(name, body)
         # Asked with every message: whether its body needs no codec.
         self._is_sure: Callable[[Any], bool] = _never if roundtrip else codec.is_sure
@@ -614,13 +618,14 @@ class InMemoryMailbox(Generic[T, R]):
             and dedup_id is None
             and self._is_roomy
         ):
+            wall = self._wall
             with self._lock:
                 try:
                     if store.closed:
                         raise MailboxClosedError(self._name)  # noqa: TRY301  it passes as it should
                     store.sequence = sequence = store.sequence + 1
                     message_id = f"{store.prefix}{sequence}"
-                    self._queue.fresh.append((sequence, message_id, stored, self._wall()))
+                    self._queue.fresh.append((sequence, message_id, stored, wall()))
                     if self._gates:
                         store.waiters.wake_one()
                 except MailboxError:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections import OrderedDict, deque
+from collections import deque
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Protocol, final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from loopwarden.mailbox._message import FreshMessage
 
@@ -108,13 +109,17 @@ class LeaseQueue:
         self.fresh: deque[Any] = deque()
         #: Visible messages that have come back, or were delayed.
         self.returned: list[tuple[int, Entry]] = []
-        #: Most leases last equally long, so they end in the order in which they begin: these, by their sequence.
-        self.in_turn: OrderedDict[int, FirstLease | Entry] = OrderedDict()
+        #: Most leases last equally long, so they end in the order in which they begin: these, by their sequence. Not an
+        #: OrderedDict, which takes twice as long. The first of a dict may stand behind many that are gone, so it is
+        #: looked for only when a lease may have ended, and once for all that have.
+        self.in_turn: dict[int, FirstLease | Entry] = {}
         #: When the last of them ends, or did.
         self.last_in_turn = -math.inf
         # Leases and delays that end out of turn. An entry here is stale, and passed over, when its stamp is no longer
         # the message's.
         self._out_of_turn: list[tuple[float, int, Entry]] = []
+        # What moves to the end of `in_turn`, and is in no place for a moment.
+        self._moving: Entry | None = None
         self._stamps = 0
         self._stale = 0
 
@@ -186,13 +191,17 @@ class LeaseQueue:
         """Move the end of a lease."""
         self._schedule(entry, due)
 
-    def first_ended(self, now: float) -> Entry | None:
-        """Return the message whose lease or delay was the first to end, if any has; it stays where it is."""
-        due = self.next_due()
-        if due > now:
-            return None
-        first = next(iter(self.in_turn.values()), None)
-        return self._out_of_turn[0][2] if first is None or first.due != due else self.materialize(first)
+    def ended(self, now: float) -> Iterator[Entry]:
+        """Give the messages whose lease or delay has ended, in the order in which they did.
+
+        Each stays where it is, and must have left before the next one is asked for.
+        """
+        for first in list(takewhile(lambda leased: leased.due <= now, self.in_turn.values())):
+            while self._next_out_of_turn() < first.due:
+                yield self._out_of_turn[0][2]
+            yield self.materialize(first)
+        while self._next_out_of_turn() <= now:
+            yield self._out_of_turn[0][2]
 
     def clear(self) -> int:
         """Take everything out of the queue; return how much that was."""
@@ -261,13 +270,16 @@ class LeaseQueue:
             sequence: each.record if not isinstance(each, Entry) and isinstance(each.record, Entry) else each
             for sequence, each in self.in_turn.items()
         }
+        if self._moving is not None:
+            leased[self._moving.sequence] = self._moving
         for due, stamp, entry in self._out_of_turn:
             if entry.stamp == stamp:
                 entry.due = due
                 leased[entry.sequence] = entry
         away = [(sequence, each) for sequence, each in leased.items() if sequence not in visible]
-        self.in_turn = OrderedDict(sorted(away, key=lambda pair: pair[1].due))
+        self.in_turn = dict(sorted(away, key=lambda pair: pair[1].due))
         self.last_in_turn = next(reversed(self.in_turn.values())).due if self.in_turn else -math.inf
+        self._moving = None
         for entry in (entry for _, _, entry in self._out_of_turn):
             entry.stamp = 0
         self._out_of_turn = []
@@ -301,8 +313,10 @@ class LeaseQueue:
             self.last_in_turn = -math.inf
         if due >= self.last_in_turn:
             self.last_in_turn = due
+            self._moving = entry
+            self.in_turn.pop(entry.sequence, None)  # if it is there already, it moves to the end
             self.in_turn[entry.sequence] = entry
-            self.in_turn.move_to_end(entry.sequence)
+            self._moving = None
             entry.stamp = 0
         else:
             self._stamps += 1
@@ -339,9 +353,12 @@ class LeaseQueue:
 
     def next_due(self) -> float:
         """Return when the next lease or delay ends."""
+        in_turn = next(iter(self.in_turn.values())).due if self.in_turn else math.inf
+        return min(in_turn, self._next_out_of_turn())
+
+    def _next_out_of_turn(self) -> float:
         heap = self._out_of_turn
         while heap and heap[0][2].stamp != heap[0][1]:
             heapq.heappop(heap)
             self._stale -= 1
-        in_turn = next(iter(self.in_turn.values())).due if self.in_turn else math.inf
-        return min(in_turn, heap[0][0] if heap else math.inf)
+        return heap[0][0] if heap else math.inf
