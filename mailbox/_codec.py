@@ -56,7 +56,8 @@ class Codec(Generic[T]):
         Raises:
             SerializationError: if it does not fit, or JSON cannot carry all of it.
         """
-        return body if self.is_sure(body) else self._tried(body)[0]
+        is_sure = self.is_sure
+        return body if is_sure(body) else self._tried(body)[0]
 
     def encode(self, body: T) -> bytes:
         """Return ``body`` as JSON.
@@ -64,7 +65,8 @@ class Codec(Generic[T]):
         Raises:
             SerializationError: as `check`.
         """
-        if self.is_sure(body):
+        is_sure = self.is_sure
+        if is_sure(body):
             return self._serializer.to_json(body)  # without an option, each of which takes time
         return self._tried(body)[1]
 

@@ -25,7 +25,7 @@ from loopwarden.mailbox._codec import Codec
 from loopwarden.mailbox._contract import Capabilities, MailboxStats, Reaped
 from loopwarden.mailbox._dead_letter import NO_ERROR, DeadLetter, DeadLetterNotice, DeadLetterWatch, most_unread
 from loopwarden.mailbox._message import Message, reply_target
-from loopwarden.mailbox._shape import HIGHEST, LOWEST
+from loopwarden.mailbox._shape import HIGH, LOW
 from loopwarden.mailbox._token import Token
 from loopwarden.mailbox._validation import (
     check_bodies,
@@ -458,6 +458,8 @@ class InMemoryStore(Generic[T, R]):
 
 #: No seconds.
 _NONE = 0
+#: As `type`, which for a value of any type is of an unknown one to type checkers.
+_type_of: Callable[[object], type[object]] = type
 _CAPABILITIES = Capabilities(
     durable=False,
     shared=False,
@@ -545,8 +547,9 @@ class InMemoryMailbox(Generic[T, R]):
         # Asked with every message: whether its body needs no codec.
         self._is_sure: Callable[[Any], bool] = _never if roundtrip else codec.is_sure
         # The types, if bodies may be of them: a type has no limits if the codec can be sure of what it is.
-        self._int: Any = int if self._is_sure(0) else None
-        self._str: Any = str if self._is_sure("") else None
+        atoms: list[Any] = [type(each) if self._is_sure(each) else None for each in (0, "", 0.5, True, None)]
+        self._int, self._str, self._float, self._bool, self._none = atoms
+        self._has_atoms = any(atoms)
         self._is_roomy = max_size is None and not roundtrip
         #: Where the messages are; for this package only.
         self.store: InMemoryStore[T, R] = InMemoryStore(
@@ -602,13 +605,18 @@ class InMemoryMailbox(Generic[T, R]):
         """Send one message; see `Mailbox.send`."""
         store = self.store
         stored: Any = body
-        # Numbers and texts are asked on the spot, which takes half as long as to call what asks them.
-        if (
-            not (type(stored) is self._int and LOWEST < stored < HIGHEST)
-            and not (type(stored) is self._str and stored.isascii())
-            and not self._is_sure(body)
+        kind = _type_of(stored)
+        # Atoms are asked on the spot, which takes half as long as to call what asks them.
+        if not self._has_atoms or not (
+            (kind is self._int and LOW < stored < HIGH)
+            or (kind is self._str and stored.isascii())
+            or (kind is self._float and stored - stored == 0)
+            or kind is self._bool
+            or kind is self._none
         ):
-            stored = store.encode(body)
+            is_sure = self._is_sure
+            if not is_sure(body):
+                stored = store.encode(body)
         # Nearly every message goes this way. By identity, so that what is not our own 0 goes the other, and is checked.
         if (
             reply_to is None

@@ -5,10 +5,18 @@ from __future__ import annotations
 import functools
 import warnings
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import pytest
-from pydantic import BaseModel, Field, GetCoreSchemaHandler, PlainSerializer, PlainValidator, field_serializer
+from pydantic import (
+    BaseModel,
+    Field,
+    GetCoreSchemaHandler,
+    PlainSerializer,
+    PlainValidator,
+    create_model,
+    field_serializer,
+)
 from pydantic_core import core_schema
 
 from loopwarden.errors import InvalidParameterError, SerializationError
@@ -20,6 +28,38 @@ class Order(BaseModel):
     number: int
     customer: str = ""
     items: list[str] = []
+
+
+class Special(Order):
+    pass
+
+
+def with_field_of_another_name() -> Order:
+    order = Order(number=1)
+    held: Any = vars(order)
+    held["other"] = held.pop("items")
+    return order
+
+
+class Tree(BaseModel):
+    children: list[Tree] = []
+
+
+#: A name of a field may be any text, when a model is made by a program.
+ODD_NAME = 'it\'s "odd"\n'
+Odd = create_model("Odd", **cast("Any", {ODD_NAME: (int, ...)}))
+
+
+#: More fields than one question has room for.
+Wide = create_model("Wide", **cast("Any", {f"field_{number}": (int, ...) for number in range(3_000)}))
+
+
+def in_lists(kind: Any, levels: int) -> Any:
+    return in_lists(list[kind], levels - 1) if levels else kind
+
+
+def nested(value: Any, levels: int) -> Any:
+    return nested([value], levels - 1) if levels else value
 
 
 class Constrained(BaseModel):
@@ -98,10 +138,47 @@ def refused(kind: Any, body: Any) -> str:
         (Constrained, Constrained(number=1), False),
         (Shouting, Shouting(text="A"), False),
         (int | str, 5, False),
+        (Order | None, None, True),
+        (list[int | None], [1, None], True),
+        (dict[str, list[float]], {"a": [0.5]}, True),
+        (dict[str, Any], {"a": {"b": (1,)}}, False),
+        (dict[str, int], {"a": True}, False),
+        (dict[str, int], {1: 1}, False),
+        (list[float], [0.5, float("nan")], False),
+        (list[str], ["half \udc80"], False),
+        (Any, {"half \udc80": 1}, False),
+        (Any, {"a": [float("inf")]}, False),
+        (Any, [0.5, True, 2**40, "ä"], True),
+        (Order, Order(number=2**64), False),
+        (Order, Order.model_construct(number=1), True),
+        (Order, cast("Any", Order).model_construct(customer="a"), False),
+        (Order, Special(number=1), False),
+        (Order, with_field_of_another_name(), False),
+        (Tree, Tree(), False),
+        (in_lists(int, 15), nested(1, 15), True),
+        (in_lists(int, 16), nested(1, 16), False),
+        (Odd, Odd(**{ODD_NAME: 5}), True),
+        (Odd, cast("Any", Odd).model_construct(**{ODD_NAME: "5"}), False),
     ],
 )
 def test_codec_is_sure_of_plain_types_alone(kind: Any, body: Any, is_sure: bool) -> None:
     assert Codec[Any]("jobs", kind).is_sure(body) is is_sure
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        (Tree, Tree(children=[Tree()])),
+        (in_lists(int, 30), nested(1, 30)),
+        (Odd, Odd(**{ODD_NAME: 5})),
+        (Wide, Wide(**dict.fromkeys(Wide.model_fields, 5))),
+    ],
+    ids=["recursive", "deep", "odd", "wide"],
+)
+def test_codec_reads_what_it_writes_of_a_type_that_is_out_of_the_ordinary(kind: Any, body: Any) -> None:
+    codec: Codec[Any] = Codec("jobs", kind)
+
+    assert codec.decode(codec.encode(body)) == body
 
 
 @pytest.mark.parametrize("kind", [Liar, Raising, list[Liar], Held], ids=["lies", "raises", "in a list", "in a field"])
