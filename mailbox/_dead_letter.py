@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar, final
 
@@ -91,10 +92,10 @@ class DeadLetterWatch:
         self._clock = clock
         self._pending: deque[DeadLetterNotice] = deque()
         self._listeners: tuple[Callable[[DeadLetterNotice], bool], ...] = ()
-        self._lock = clock.blocking.lock()  # guards all of the following
+        # Without a lock, because a Ctrl-C may come at any line: if two threads tell at once, one letter more is told.
         self._began = -STORM_SECONDS
-        self._told = self._untold = 0
-        self._last: DeadLetterNotice | None = None
+        self._told = 0
+        self._untold: deque[DeadLetterNotice] = deque()
         self._timer: Timer | None = None
 
     def add(self, notice: DeadLetterNotice) -> None:
@@ -131,17 +132,10 @@ class DeadLetterWatch:
 
     def _log(self, notice: DeadLetterNotice) -> None:
         now = self._clock.monotonic()
-        with self._lock:
-            if now - self._began >= STORM_SECONDS:
-                self._began, self._told = now, 0
-            is_told = self._told < TOLD_ONE_BY_ONE
-            if is_told:
-                self._told += 1
-            else:
-                self._untold += 1
-                self._last = notice
-            sets_timer = not is_told and self._timer is None
-        if is_told:
+        if now - self._began >= STORM_SECONDS:
+            self._began, self._told = now, 0
+        if self._told < TOLD_ONE_BY_ONE:
+            self._told += 1
             report(
                 logging.WARNING,
                 "%s",
@@ -150,20 +144,24 @@ class DeadLetterWatch:
                 message_id=notice.message_id,
                 delivery=notice.delivery_count,
             )
-        elif sets_timer:
+            return
+        self._untold.append(notice)
+        if self._timer is None:
             try:
-                self._timer = self._clock.call_later(self._began + STORM_SECONDS - now, self.summarize)
+                self._timer = self._clock.call_later(max(0.0, self._began + STORM_SECONDS - now), self.summarize)
             except RuntimeError:  # no thread for timers
                 self.summarize()
 
     def summarize(self) -> None:
         """Say how many letters were not told one by one; when a storm has lasted for so long, and at the close."""
-        with self._lock:
-            untold, last = self._untold, self._last
-            self._untold, self._last = 0, None
-            timer, self._timer = self._timer, None
+        timer, self._timer = self._timer, None
         if timer is not None:
             timer.cancel()
+        untold, last = 0, None
+        with suppress(IndexError):
+            while True:
+                last = self._untold.popleft()
+                untold += 1
         if last is not None:
             text = "mailbox %r: %d more messages are dead letters, the last one: %s"
             report(logging.WARNING, text, self._mailbox, untold, _sentence(last), mailbox=self._mailbox)

@@ -70,8 +70,8 @@ class _Spec(BaseModel):
     @model_validator(mode="wrap")
     @classmethod
     def _name_the_culprit(cls, data: object, handler: ModelWrapValidatorHandler[Self]) -> Self:
-        if not isinstance(data, dict | cls):
-            raise ValueError(cls._wrong_kind(data))  # noqa: TRY004  pydantic takes a ValueError for its own
+        if not isinstance(data, dict | cls) or (isinstance(data, dict) and not all(isinstance(k, str) for k in data)):
+            raise ValueError(cls._wrong_kind(data))
         try:
             spec = handler(data)
             fault = spec._find_contradiction()  # noqa: SLF001  its own class

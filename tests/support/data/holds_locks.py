@@ -23,6 +23,7 @@ from loopwarden import (
     HealthCheckRequest,
     LoopGroup,
     MailboxLoop,
+    PeriodicLoop,
     Session,
     ShutdownCoordinator,
     Slice,
@@ -135,7 +136,14 @@ def serve_tree(path: str, trap: Trap) -> int:
         spec = ChildSpec(id="sqlite", start=lambda: make(boxes[0]))
         return Supervisor("inner", children=[spec], intensity=None, backoff=SHORT, clock=clock)
 
-    children = [ChildSpec(id="inner", start=inner), ChildSpec(id="memory", start=lambda: make(boxes[1]))]
+    def periodic() -> PeriodicLoop:
+        return PeriodicLoop(every=0.01, fn=lambda: None, clock=clock)
+
+    children = [
+        ChildSpec(id="inner", start=inner),
+        ChildSpec(id="memory", start=lambda: make(boxes[1])),
+        ChildSpec(id="periodic", start=periodic),
+    ]
     tree = Supervisor("root", children=children, intensity=None, backoff=SHORT, clock=clock)
     work.pool = OffloadPool(workers=2, clock=clock)
     with Session.open("count", [COUNT], journal=f"{path}-journal", clock=clock) as work.session:
