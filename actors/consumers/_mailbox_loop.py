@@ -65,7 +65,8 @@ class MailboxLoop(Generic[T]):
         handler: Called with each message, on a worker.
         concurrency: How many workers there are.
         prefetch: How many messages each worker takes at once; more than 1 keeps messages from workers that are free.
-        pass_body: Whether the handler is called with the body in place of the message.
+        pass_body: Whether the handler is called with the body in place of the message. With type checkers write
+            ``lambda message: handle(message.body)``, because they cannot know.
         crash_on: Classes of exceptions that end the loop.
         backoff: How long a message whose handler raised stays away.
         retry: What else is done after which exception, the nearest class counts: another `Backoff`, or
@@ -86,7 +87,7 @@ class MailboxLoop(Generic[T]):
     def __init__(
         self,
         source: Source[T],
-        handler: Callable[[Message[T, Any]], object] | Callable[[T], object],
+        handler: Callable[[Message[T, Any]], object],
         *,
         concurrency: int = 1,
         prefetch: int = 1,
@@ -447,6 +448,7 @@ def _first(*values: float | None) -> float | None:
 
 def _check_crash_on(crash_on: object) -> None:
     """Refuse what a worker would stumble over when its first handler raises."""
-    classes = cast("tuple[object, ...]", crash_on) if isinstance(crash_on, tuple) else None
+    given: object = crash_on
+    classes = cast("tuple[object, ...]", given) if isinstance(given, tuple) else None
     if classes is None or not all(isinstance(each, type) and issubclass(each, BaseException) for each in classes):
         raise TypeError(f"crash_on must be a tuple of exception classes, got {describe(crash_on)}")

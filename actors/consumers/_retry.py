@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, final
+from typing import TYPE_CHECKING, Literal, TypeAlias, cast, final
 
 from loopwarden._backoff import Backoff
 from loopwarden._log import describe
@@ -79,11 +79,15 @@ def _check_rules(rules: object) -> None:
         raise TypeError(
             f"retry must be a mapping of exception classes, such as {{OSError: Backoff()}}, got {describe(rules)}"
         )
-    for kind, rule in cast("Any", rules).items():
-        if not (isinstance(kind, type) and issubclass(kind, Exception)):
+    for kind, rule in cast("Mapping[object, object]", rules).items():
+        if not _is_exception(kind):
             raise TypeError(f"retry must have subclasses of Exception as its keys, got {describe(kind)}")
         if rule != "dead_letter":
-            _check_backoff(f"retry[{kind.__name__}]", rule)
+            _check_backoff(f"retry[{getattr(kind, '__name__', kind)}]", rule)
+
+
+def _is_exception(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Exception)
 
 
 def _check_backoff(name: str, backoff: object) -> None:

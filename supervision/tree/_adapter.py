@@ -186,8 +186,9 @@ class ActorAdapter:
 
     def watch_dead_letters(self, listener: Callable[[DeadLetterNotice], object]) -> None:
         """Tell a loop that has a place for it."""
-        if isinstance(self._actor, LoopActor) and isinstance(self._actor.loop, MailboxLoop):
-            self._actor.loop.on_dead_letter = listener
+        loop: object = self._actor.loop if isinstance(self._actor, LoopActor) else None
+        if isinstance(loop, MailboxLoop):
+            cast("Any", loop).on_dead_letter = listener
 
     def launch(self, watcher: Watcher) -> None:
         """Start the actor; a failure to do so is its end."""
@@ -369,7 +370,7 @@ def make_child(
     if timeouts is not None:
         _hand_down(timeouts, made, spec.id, warns=not restarts)
     if not restarts and isinstance(made, MailboxLoop):
-        _warn_of_poison(spec, made, intensity)
+        _warn_of_poison(spec, cast("Any", made).max_deliveries, intensity)
     return ActorAdapter(LoopActor(cast("SupportsRun", made), spec.id, clock=clock, restarts=restarts), spec.id)
 
 
@@ -389,9 +390,8 @@ def _hand_down(timeouts: Timeouts, loop: object, child: str, *, warns: bool) -> 
         report(logging.WARNING, "%s", warning, child=child)
 
 
-def _warn_of_poison(spec: ChildSpec, loop: MailboxLoop[Any], intensity: int | None) -> None:
+def _warn_of_poison(spec: ChildSpec, deliveries: int | None, intensity: int | None) -> None:
     """Warn if a message that kills its loop ends the supervisor before it is a dead letter."""
-    deliveries = loop.max_deliveries
     if deliveries is None or intensity is None or intensity >= deliveries or spec.restart == "temporary":
         return
     if spec.intensity is not None and spec.intensity < intensity:  # it stays down by itself, and its siblings go on

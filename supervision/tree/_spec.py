@@ -54,6 +54,11 @@ def _as_tuple(children: object) -> object:
     return tuple(cast("list[object]", children)) if isinstance(children, list) else children
 
 
+def _has_fields(data: object) -> bool:
+    """Say whether something could be the fields of a spec."""
+    return isinstance(data, dict) and all(isinstance(key, str) for key in cast("dict[object, object]", data))
+
+
 class _Spec(BaseModel):
     """A spec: frozen, strict, and with errors that name the child or the supervisor."""
 
@@ -70,7 +75,7 @@ class _Spec(BaseModel):
     @model_validator(mode="wrap")
     @classmethod
     def _name_the_culprit(cls, data: object, handler: ModelWrapValidatorHandler[Self]) -> Self:
-        if not isinstance(data, dict | cls) or (isinstance(data, dict) and not all(isinstance(k, str) for k in data)):
+        if not isinstance(data, cls) and not _has_fields(data):
             raise ValueError(cls._wrong_kind(data))
         try:
             spec = handler(data)

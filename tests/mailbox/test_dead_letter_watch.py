@@ -141,7 +141,7 @@ def test_receive_of_a_loop_gives_up_only_so_many_messages_that_cannot_be_read(tm
     token, trying = Token(), Token()
     trying.tries_one = True
     with contextlib.closing(SqliteMailbox[Any, Any](path, "jobs", body=int, clock=clock)) as box:
-        counts = []
+        counts: list[int] = []
         for each in (token, trying, None):
             assert box.receive(token=each) == []
             counts.append(box.approximate_count())

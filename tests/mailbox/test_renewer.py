@@ -42,11 +42,11 @@ class Counted:
 
 
 @pytest.fixture
-def counted(clock: FakeClock) -> Counted:
+def counted(clock: FakeClock) -> Any:
     return Counted(clock)
 
 
-def start(box: Counted, handler: Any, clock: FakeClock, **options: Any) -> Any:
+def start(box: Any, handler: Any, clock: FakeClock, **options: Any) -> Any:
     return LoopActor.start(MailboxLoop(box, handler, clock=clock, **options), "loop", clock=clock)
 
 
@@ -55,7 +55,7 @@ def stop(*refs: Any) -> None:
         ref.send(ShutdownRequest()).wait(60)
 
 
-def test_handler_that_takes_longer_than_the_lease_is_handled_once(counted: Counted, clock: FakeClock) -> None:
+def test_handler_that_takes_longer_than_the_lease_is_handled_once(counted: Any, clock: FakeClock) -> None:
     counted.send("slow")
     with Hold() as hold:
         ref = start(counted, hold, clock, visibility_timeout=5)
@@ -68,7 +68,7 @@ def test_handler_that_takes_longer_than_the_lease_is_handled_once(counted: Count
     assert counted.dead_letters.approximate_count() == 0
 
 
-def test_leases_of_all_workers_on_a_mailbox_are_renewed_by_one_call(counted: Counted, clock: FakeClock) -> None:
+def test_leases_of_all_workers_on_a_mailbox_are_renewed_by_one_call(counted: Any, clock: FakeClock) -> None:
     workers = 20
     counted.send_many(list(range(2 * workers)))
     holds = [Hold() for _ in range(2 * workers)]
@@ -88,8 +88,8 @@ def test_leases_of_all_workers_on_a_mailbox_are_renewed_by_one_call(counted: Cou
     assert counted.renewals == [2 * workers]
 
 
-def test_renewal_goes_on_only_while_something_is_in_hand(counted: Counted, clock: FakeClock) -> None:
-    ref = start(counted, lambda message: None, clock, visibility_timeout=10, wait_time_seconds=20)
+def test_renewal_goes_on_only_while_something_is_in_hand(counted: Any, clock: FakeClock) -> None:
+    ref = start(counted, str, clock, visibility_timeout=10, wait_time_seconds=20)
     counted.send("quick")
     clock.advance(1)
     clock.advance(100)
@@ -99,7 +99,7 @@ def test_renewal_goes_on_only_while_something_is_in_hand(counted: Counted, clock
 
 
 def test_silent_handler_loses_its_lease_after_the_time_that_the_watchdog_gives_it(
-    counted: Counted, clock: FakeClock
+    counted: Any, clock: FakeClock
 ) -> None:
     counted.send("hangs")
     with Hold() as hold:
@@ -122,7 +122,7 @@ def test_silent_handler_loses_its_lease_after_the_time_that_the_watchdog_gives_i
     assert (in_time, too_late) == ([], [2])
 
 
-def test_beats_are_signs_of_life(counted: Counted, clock: FakeClock) -> None:
+def test_beats_are_signs_of_life(counted: Any, clock: FakeClock) -> None:
     counted.send("long")
 
     def handle(message: Mail) -> None:
@@ -136,7 +136,7 @@ def test_beats_are_signs_of_life(counted: Counted, clock: FakeClock) -> None:
 
 
 def test_mailbox_that_is_away_is_asked_again_and_a_lease_that_is_lost_is_told_once(
-    counted: Counted, clock: FakeClock, caplog: pytest.LogCaptureFixture
+    counted: Any, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     counted.send("slow")
     with Hold() as hold:
@@ -157,7 +157,7 @@ def test_mailbox_that_is_away_is_asked_again_and_a_lease_that_is_lost_is_told_on
     assert "the mailbox was unavailable for all of its 8 s" in caplog.text
 
 
-def test_renewal_never_cuts_a_lease_short(counted: Counted, clock: FakeClock) -> None:
+def test_renewal_never_cuts_a_lease_short(counted: Any, clock: FakeClock) -> None:
     counted.send("patient")
     reached: Ticket[None] = Ticket()
     with Hold() as hold:
@@ -179,11 +179,11 @@ def test_renewal_never_cuts_a_lease_short(counted: Counted, clock: FakeClock) ->
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
 def test_extend_many_returns_what_is_over_and_leaves_it_alone(kind: str, clock: FakeClock, tmp_path: Path) -> None:
     box: Any = (
-        InMemoryMailbox("jobs", clock=clock)
+        InMemoryMailbox[Any, Any]("jobs", clock=clock)
         if kind == "memory"
-        else SqliteMailbox(tmp_path / "mail.db", "jobs", clock=clock)
+        else SqliteMailbox[Any, Any](tmp_path / "mail.db", "jobs", clock=clock)
     )
-    other: Any = InMemoryMailbox("other", clock=clock)
+    other: Any = InMemoryMailbox[Any, Any]("other", clock=clock)
     other.send("elsewhere")
     box.send_many(["held", "ended", "done", "long"])
     held, ended, done, long = (box.receive(visibility_timeout=seconds)[0] for seconds in (10, 1, 10, 1_000))
@@ -202,7 +202,7 @@ def test_extend_many_returns_what_is_over_and_leaves_it_alone(kind: str, clock: 
     assert isinstance(box, SupportsExtendMany)
 
 
-def test_renewer_is_shared_by_all_who_use_a_mailbox_by_the_same_clock(counted: Counted, clock: FakeClock) -> None:
+def test_renewer_is_shared_by_all_who_use_a_mailbox_by_the_same_clock(counted: Any, clock: FakeClock) -> None:
     class Slotted:
         __slots__ = ("name",)
 

@@ -123,7 +123,7 @@ def test_loop_whose_breaker_is_open_goes_on_when_a_message_succeeds(simulation: 
 @pytest.mark.parametrize("value", [0, -1, 1.5, "10", True])
 def test_breaker_that_is_no_number_of_failures_is_refused(value: Any) -> None:
     with pytest.raises(ValueError, match="breaker must be a whole number of failures from 1 on, or None"):
-        MailboxLoop(InMemoryMailbox("jobs"), print, breaker=value)
+        MailboxLoop(InMemoryMailbox[Any, Any]("jobs"), print, breaker=value)
 
 
 def test_body_that_does_not_fit_opens_the_breaker_and_is_told(

@@ -128,12 +128,12 @@ def test_retry_with_a_time_that_is_none_is_refused(after: Any) -> None:
 )
 def test_rules_that_are_none_are_refused(rules: Any, sentence: str) -> None:
     with pytest.raises(TypeError, match=sentence):
-        MailboxLoop(InMemoryMailbox("jobs"), print, retry=rules)
+        MailboxLoop(InMemoryMailbox[Any, Any]("jobs"), print, retry=rules)
 
 
 def test_rule_with_a_back_off_that_is_too_long_is_refused() -> None:
     with pytest.raises(ValueError, match=r"retry\[OSError\]\.maximum must be at most 43200 s"):
-        MailboxLoop(InMemoryMailbox("jobs"), print, retry={OSError: Backoff(maximum=50_000)})
+        MailboxLoop(InMemoryMailbox[Any, Any]("jobs"), print, retry={OSError: Backoff(maximum=50_000)})
 
 
 def test_handler_that_returns_a_coroutine_is_told_once(
@@ -147,16 +147,20 @@ def test_handler_that_returns_a_coroutine_is_told_once(
     assert caplog.text.count("a handler must be a plain function, but this one returned a coroutine") == 1
 
 
-@pytest.mark.parametrize(
-    "handler", [lambda: 0, lambda message, context: 0, lambda *, message: 0], ids=["none", "two", "keyword"]
-)
+def takes_two(message: object, context: object) -> None: ...
+
+
+def takes_a_keyword(*, message: object) -> None: ...
+
+
+@pytest.mark.parametrize("handler", [lambda: 0, takes_two, takes_a_keyword], ids=["none", "two", "keyword"])
 def test_handler_that_does_not_take_one_argument_is_refused(handler: Any) -> None:
     with pytest.raises(TypeError, match=r"handler must take one argument, the message, but .* takes "):
-        MailboxLoop(InMemoryMailbox("jobs"), handler)
+        MailboxLoop(InMemoryMailbox[Any, Any]("jobs"), handler)
 
 
 def test_handler_gets_the_body_if_that_is_asked_for(jobs: Box, clock: FakeClock) -> None:
-    seen: list[str] = []
+    seen: list[Any] = []
     jobs.send("body")
 
     MailboxLoop(jobs, seen.append, pass_body=True, clock=clock).run(max_iterations=1)
