@@ -149,6 +149,13 @@ class Model:
 # Quarters of a second are exact in binary, in monotonic as in wall time.
 _seconds = st.sampled_from([0, 0.25, 1, 2, 5, 30])
 _which = st.integers(0, 11)
+
+
+def _told(error: str | None) -> str | None:
+    """Return what a handler told; a back end may say of a letter that none has."""
+    return None if error is not None and error.startswith("none was told") else error
+
+
 _errors = st.sampled_from([None, "ValueError()", "KeyError('a')"])
 _while_open = precondition(lambda self: not self.is_closed)
 
@@ -317,7 +324,15 @@ class MailboxMachine(RuleBasedStateMachine):
     def the_counts_and_the_dead_letters_are_equal(self) -> None:
         letters = self.box.dead_letters.peek(1_000)
         assert sorted(
-            (each.body, each.message_id, each.delivery_count, each.error, each.headers, each.sent_at, each.dead_at)
+            (
+                each.body,
+                each.message_id,
+                each.delivery_count,
+                _told(each.error),
+                each.headers,
+                each.sent_at,
+                each.dead_at,
+            )
             for each in letters
         ) == sorted(
             (each.body, each.id, each.count, each.error, each.headers, each.sent_at, each.dead_at)
