@@ -96,10 +96,6 @@ class Waiting:
         return self.box.store.waiters if isinstance(self.box, InMemoryMailbox) else self.box._queue.waiters
 
     @property
-    def lock(self) -> Any:
-        return self.box.store.lock if isinstance(self.box, InMemoryMailbox) else self.box._store.lock
-
-    @property
     def parked(self) -> list[Gate]:
         """Who waits, but the other."""
         return [gate for gate in self.waiters.gates if gate is not self.other]
@@ -234,13 +230,12 @@ class CtrlC:
     """Raises KeyboardInterrupt before the line with that number, of those in which a call waits.
 
     Lines with which a ``with`` statement lets go of a lock are left out: the interpreter looks for signals behind the
-    call that does it.
+    call that does it. So are those with which it takes one, which are the same lines.
     """
 
     FILES = (_waiters.__file__, _token.__file__)
 
-    def __init__(self, waiting: Waiting, number: int) -> None:
-        self._waiting = waiting
+    def __init__(self, number: int) -> None:
         self._left = number
         self.has_raised = False
 
@@ -259,7 +254,7 @@ class CtrlC:
 
     def _execute(self, frame: FrameType, event: str, _: object) -> Trace:
         line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
-        if event == "line" and not self.has_raised and not (line.startswith("with ") and self._waiting.lock.locked()):
+        if event == "line" and not self.has_raised and not line.startswith("with "):
             self.has_raised = self._left == 0
             self._left -= 1
             if self.has_raised:
@@ -273,7 +268,7 @@ def interrupted(make: Callable[[], Waiting], prepare: Callable[[Waiting], object
     while True:
         waiting = make()
         prepare(waiting)
-        ctrl_c = CtrlC(waiting, number)
+        ctrl_c = CtrlC(number)
         ctrl_c.during(waiting.run)
         if not ctrl_c.has_raised:
             break

@@ -73,6 +73,7 @@ class CtrlC:
         if frame.f_code.co_code[frame.f_lasti] == opmap["NOP"]:
             return True
         lock: Any = self._jobs.store.lock
+        lock = getattr(lock, "_inner", lock)  # where the order of locks is checked
         number: int | None = frame.f_lineno  # none for what stands in no line: jumps out of the block, for instance
         sequences = "with " if number is None else linecache.getline(frame.f_code.co_filename, number).strip(" ")
         # From 3.12 on, what a trace function raises inside a comprehension passes by the statements around it, unlike
