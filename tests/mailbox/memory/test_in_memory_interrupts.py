@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import linecache
 import sys
 from collections import Counter
@@ -47,6 +48,7 @@ class CtrlC:
 
     def during(self, step: Step) -> None:
         before = sys.gettrace()
+        gc.disable()  # what other tests have left must not be collected now: its `__del__` would be interrupted
         sys.settrace(self._enter)
         try:
             step()
@@ -54,6 +56,7 @@ class CtrlC:
             pass
         finally:
             sys.settrace(before)
+            gc.enable()
 
     def _enter(self, frame: FrameType, event: str, _: object) -> Trace | None:
         if event != "call" or not frame.f_code.co_filename.startswith(MAILBOX):
