@@ -253,8 +253,6 @@ class MailboxWorker:
                     failures += 1
                     self._wait_for_the_broker(failures, error)
                     continue
-                finally:
-                    self._breaker.has_tried(self)
                 self._work_off()
         finally:
             self.return_unstarted()
@@ -270,8 +268,8 @@ class MailboxWorker:
 
     def _may_try(self) -> bool:
         """Wait until a message may be tried, although none succeeds at present; false if the wait was cut short."""
-        delay = self._breaker.wait(self, self._clock.monotonic(), self._dice.random())
         self._release()
+        delay = self._breaker.wait(self, self._clock.monotonic(), self._dice.random())
         self.progress.degraded(delay, self._breaker.reason, self._breaker.failures)
         self.heartbeat.beat()
         if delay:
@@ -291,6 +289,7 @@ class MailboxWorker:
 
     def _release(self) -> None:
         """Let others have what this one needs no more."""
+        self._breaker.has_tried(self)
         permit, self._permit = self._permit, None
         if permit is not None:
             permit.release()

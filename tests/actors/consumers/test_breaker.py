@@ -147,3 +147,26 @@ def test_body_that_does_not_fit_opens_the_breaker_and_is_told(
     assert status.activity is Activity.DEGRADED
     assert "its body cannot be read" in str(status.degraded_by)
     assert (event.child, event.reason, event.message_id is None) == ("loop", "its body cannot be read", False)
+
+
+def test_loop_whose_breaker_is_open_has_one_try_in_hand_however_many_workers_it_has(simulation: Simulation) -> None:
+    jobs: InMemoryMailbox[Any, None] = InMemoryMailbox("jobs")
+    jobs.send_many(list(range(100)))
+    in_hand, most = [0], [0]
+    is_slow: list[bool] = []
+
+    def handle(message: Message[Any, Any]) -> None:
+        in_hand[0] += 1
+        if is_slow:
+            most[0] = max(most[0], in_hand[0])
+            simulation.wait(simulation.gate(), 30.0)  # longer than the back-offs between the tries
+        in_hand[0] -= 1
+        raise ConnectionError("the database is away")
+
+    start = lambda: MailboxLoop(jobs, handle, concurrency=5, backoff=BACKOFF)  # noqa: E731  as a user writes it
+    with Supervisor.open("root", children=[ChildSpec(id="loop", start=start)]):
+        simulation.advance(10.0)
+        is_slow.append(True)
+        simulation.advance(300.0)
+
+    assert most == [1]
