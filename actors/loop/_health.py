@@ -352,6 +352,13 @@ class LoopHealth:
         told = (worker.fates.copy().items() for worker in (*self._retired, *self.workers))
         return merged_fates(MessageFate(message_id=each, fate=fate) for fates in told for each, fate in fates)
 
+    def fates_so_far(self) -> tuple[MessageFate, ...]:
+        """What became of messages, and of what is not over: its lease lasts for now, and then it comes back."""
+        told = self.fates
+        known = {fate.message_id for fate in told}
+        held = (each.message_id for each in self.held())
+        return told + tuple(MessageFate(message_id=each, fate="extended") for each in held if each not in known)
+
     def forget_fates(self) -> None:
         """Begin anew: the loop goes on after all."""
         for worker in (*self._retired, *self.workers):

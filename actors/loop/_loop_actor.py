@@ -15,7 +15,7 @@ from loopwarden._message_kinds import MessageKinds
 from loopwarden._ticket import Ticket, in_time, write
 from loopwarden.actors.loop._abandon import GivenBack, WorkerRecovery
 from loopwarden.actors.loop._drain import Drain
-from loopwarden.actors.loop._health import Activity, LoopHealth, MessageFate
+from loopwarden.actors.loop._health import Activity, LoopHealth
 from loopwarden.actors.loop._loop_ref import LoopRef
 from loopwarden.actors.loop._messages import (
     AbandonRequest,
@@ -45,6 +45,7 @@ from loopwarden.errors import UnsupportedRequestError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from loopwarden.actors.loop._health import MessageFate
     from loopwarden.actors.runtime._request import Request
 
 __all__ = ["LoopActor"]
@@ -339,19 +340,15 @@ class LoopActor(ControlActor):
             loop_name=self.name,
             clean_shutdown=clean,
             duration=0.0 if since is None else self.clock.monotonic() - since,
-            fates=self.health.fates + self._still_in_hand(),
+            fates=self._fates(),
             error=None if error is None else describe(error),
             abandoned=self._recovery.cause is not None,
             stack=self._stack,
         )
 
-    def _still_in_hand(self) -> tuple[MessageFate, ...]:
-        """Return the fate of what is not over: its lease lasts for now, and then it comes back."""
-        if self.lifecycle.state.has_ended and self._recovery.cause is None:
-            return ()
-        told = {fate.message_id for fate in self.health.fates}
-        held = (each.message_id for each in self.health.held())
-        return tuple(MessageFate(message_id=each, fate="extended") for each in held if each not in told)
+    def _fates(self) -> tuple[MessageFate, ...]:
+        has_all_told = self.lifecycle.state.has_ended and self._recovery.cause is None
+        return self.health.fates if has_all_told else self.health.fates_so_far()
 
     @override
     def _complete_exit(self, ended: ActorExit) -> ActorExit:

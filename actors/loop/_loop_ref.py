@@ -26,7 +26,7 @@ from loopwarden.errors import UnsupportedRequestError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from loopwarden.actors.loop._health import InHand
+    from loopwarden.actors.loop._health import InHand, MessageFate
     from loopwarden.actors.loop._loop_actor import LoopActor
     from loopwarden.actors.runtime._request import Request
 
@@ -94,6 +94,10 @@ class LoopRef(ControlRef):
     def in_hand(self) -> tuple[InHand, ...]:
         """Return what the workers have in hand, or had in hand when the loop ended."""
         return self._health.in_hand()
+
+    def fates(self) -> tuple[MessageFate, ...]:
+        """Return what became of the loop's messages so far, without asking its actor, which may hang."""
+        return self._health.fates_so_far()
 
     @override
     def __str__(self) -> str:

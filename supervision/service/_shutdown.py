@@ -238,8 +238,15 @@ class Shutdown:
         if answer.wait_ready(REPORT_GRACE, self._clock):
             return answer.wait(0)
         # A supervisor answers at once; if its thread gets no processor, there is a report all the same.
-        error = "its supervisor has not answered"
-        return ShutdownResult(loop_name=self._ref.name, clean_shutdown=False, duration=0.0, error=error, abandoned=True)
+        whole = ShutdownResult(
+            loop_name=self._ref.name,
+            clean_shutdown=False,
+            duration=0.0,
+            fates=self._ref.fates(),
+            error="its supervisor has not answered",
+            abandoned=True,
+        )
+        return whole.model_copy(update={"children": (whole,)})  # a report tells of what is below
 
     @property
     def _has_ended(self) -> bool:

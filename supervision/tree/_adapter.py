@@ -25,11 +25,12 @@ from loopwarden.actors.loop._protocols import check_loop, takes_timeouts
 from loopwarden.errors import LoopAbandonedError
 from loopwarden.supervision.policy._timeouts import loop_timeouts_of, loop_warnings
 from loopwarden.supervision.tree._pykka_actor import PlainActor
+from loopwarden.supervision.tree._supervisor_ref import SupervisorRef
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from loopwarden.actors import InHand, SupportsRun
+    from loopwarden.actors import InHand, MessageFate, SupportsRun
     from loopwarden.clock import Clock
     from loopwarden.mailbox import DeadLetterNotice
     from loopwarden.supervision.policy._budget import Budget, Priority
@@ -117,6 +118,10 @@ class ChildAdapter(Protocol):
 
     def in_hand(self) -> tuple[InHand, ...]:
         """Return what its workers have in hand, or had at the end."""
+        ...
+
+    def fates(self) -> tuple[MessageFate, ...]:
+        """Return what became so far of the messages that its workers had, without asking its actor."""
         ...
 
 
@@ -259,6 +264,11 @@ class ActorAdapter:
         ref = self._actor.actor_ref
         return ref.in_hand() if isinstance(ref, LoopRef) else ()
 
+    def fates(self) -> tuple[MessageFate, ...]:
+        """Ask the workers of the loop, or of those below the supervisor, without a message."""
+        ref = self._actor.actor_ref
+        return ref.fates() if isinstance(ref, LoopRef | SupervisorRef) else ()
+
 
 @final
 class PykkaAdapter:
@@ -328,6 +338,10 @@ class PykkaAdapter:
         self._watcher.ended(ActorExit(self._name, LoopAbandonedError(self._name, reason)))
 
     def in_hand(self) -> tuple[InHand, ...]:
+        """Return nothing: it does not tell."""
+        return ()
+
+    def fates(self) -> tuple[MessageFate, ...]:
         """Return nothing: it does not tell."""
         return ()
 

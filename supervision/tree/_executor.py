@@ -421,7 +421,8 @@ class EffectExecutor:
             self._give_up_start(incarnation)
         error = LoopAbandonedError(child, incarnation.reason)
         in_hand = () if incarnation.adapter is None else incarnation.adapter.in_hand()
-        self._close(incarnation, ActorExit(child, error, in_hand=in_hand))
+        result = incarnation.result_so_far(self._clock, error)
+        self._close(incarnation, ActorExit(child, error, result=result, in_hand=in_hand))
         if incarnation.has_entered or incarnation.is_stopping:
             self._ended(incarnation, exit_of(error, asked=False))
         else:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias, final
 
 from loopwarden._frames import stack_of
 from loopwarden._log import describe, report
-from loopwarden.actors import MessageFate, ShutdownResult
+from loopwarden.actors import ShutdownResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -301,12 +301,15 @@ class Incarnation:
         """Return the seconds since it was asked to end; 0 if it was not."""
         return 0.0 if self.stopping_since is None else clock.monotonic() - self.stopping_since
 
-    def result_so_far(self, clock: Clock) -> ShutdownResult:
-        """Say how it stands with one that has not ended."""
-        in_hand = () if self.adapter is None else self.adapter.in_hand()
-        fates = tuple(MessageFate(message_id=each.message_id, fate="extended") for each in in_hand)
+    def result_so_far(self, clock: Clock, error: BaseException | None = None) -> ShutdownResult:
+        """Say how it stands with one that has not ended; ``error`` if it is not waited for any more."""
         return ShutdownResult(
-            loop_name=self.spec.id, clean_shutdown=False, duration=self.stopping_for(clock), fates=fates
+            loop_name=self.spec.id,
+            clean_shutdown=False,
+            duration=self.stopping_for(clock),
+            fates=() if self.adapter is None else self.adapter.fates(),
+            error=None if error is None else describe(error),
+            abandoned=error is not None,
         )
 
     @property

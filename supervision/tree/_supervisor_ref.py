@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from loopwarden._log import describe
-from loopwarden.actors import ControlRef
+from loopwarden.actors import ControlRef, LoopRef
 from loopwarden.errors import TicketTimeoutError
 from loopwarden.supervision.tree._events import EventStream
 from loopwarden.supervision.tree._requests import (
@@ -24,6 +24,7 @@ from loopwarden.supervision.tree._spec import ChildSpec
 if TYPE_CHECKING:
     import pykka
 
+    from loopwarden.actors import MessageFate
     from loopwarden.supervision.policy._child import ChildState
     from loopwarden.supervision.tree._child_ref import ChildRef, ChildSlot
     from loopwarden.supervision.tree._events import SupervisionEvent
@@ -50,6 +51,11 @@ class SupervisorRef(ControlRef):
         """Return each child's id, its state and its present actor without a request, for when none is answered."""
         slots = () if self.slots is None else tuple(self.slots.values())
         return tuple((slot.child, slot.occupant.state, slot.ref) for slot in slots)
+
+    def fates(self) -> tuple[MessageFate, ...]:
+        """Return what became so far of the messages of all loops below, without a request, as `glimpse` does."""
+        refs = (ref for _, _, ref in self.glimpse())
+        return tuple(fate for ref in refs if isinstance(ref, LoopRef | SupervisorRef) for fate in ref.fates())
 
     @property
     @override

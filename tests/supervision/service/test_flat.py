@@ -146,6 +146,8 @@ def grown(count: int) -> dict[str, tuple[float, float]]:
     result: dict[str, tuple[float, float]] = {}
     most = 0.2 if sys.gettrace() is None else 4.2  # what measures coverage keeps four objects of each thread
     with FakeClock() as clock, ExitStack() as stack:
+        gc.freeze()  # what other tests have left is neither looked at nor counted
+        stack.callback(gc.unfreeze)
         for name, ask in rounds(stack).items():
             for _ in range(10):
                 ask()

@@ -81,7 +81,9 @@ def test_serve_gives_up_a_handler_that_hangs_in_the_log_and_ends_with_the_code_f
 
         assert its.exit_code() == ExitCode.DRAIN_TIMED_OUT
     assert (status, report.exit_code) == (200, ExitCode.DRAIN_TIMED_OUT)
-    assert report.counts == {"abandoned": 20}
+    # Which of the two a message is, depends on whether the store had time to take it back.
+    assert len(report.fates) == 20
+    assert set(report.counts) <= {"abandoned", "extended"}
 
 
 def test_watchdog_ends_the_process_even_if_all_workers_hang_in_the_log() -> None:

@@ -136,6 +136,33 @@ def test_service_that_is_cut_short_gives_up_an_actor_that_hangs(clock: FakeClock
         assert (report.exit_code, service.ref.is_alive()) == (ExitCode.DRAIN_TIMED_OUT, False)
 
 
+class HangsItself(Supervisor):
+    """Hangs in its own thread when it is told to."""
+
+    def on_receive(self, message: object) -> object:
+        return message() if callable(message) else super().on_receive(message)
+
+
+def test_report_of_a_tree_whose_supervisor_hangs_tells_what_became_of_every_message(
+    jobs: Box, clock: FakeClock
+) -> None:
+    message_id = jobs.send("in hand")
+    with Hold() as supervisor_hangs, Hold() as hold:
+        tree = HangsItself("tree", children=[spec(jobs, hold, clock)], clock=clock)
+        service, returned = serve_in_background(tree, clock=clock, shutdown_timeout=10.0)
+        hold.wait_reached()
+        service.ref.tell(supervisor_hangs)
+        supervisor_hangs.wait_reached()
+
+        service.shut_down()
+        clock.advance(60)
+
+        report = returned.wait(60)
+        assert [(fate.message_id, fate.fate) for fate in report.fates] == [(message_id, "extended")]
+        assert [(loop.path, loop.error) for loop in report.loops] == [("tree", "its supervisor has not answered")]
+        assert report.exit_code == ExitCode.DRAIN_TIMED_OUT
+
+
 def test_resume_request_is_refused_once_the_shutdown_has_begun(jobs: Box, clock: FakeClock) -> None:
     jobs.send("in hand")
     with Hold() as hold:

@@ -9,7 +9,15 @@ import pykka
 import pytest
 from children import Boom, ChildFactory, outcome, supervising
 
-from loopwarden import HealthCheckRequest, LoopActor, MailboxLoop, ShutdownConfirmRequest, Supervisor, Ticket
+from loopwarden import (
+    HealthCheckRequest,
+    LoopActor,
+    MailboxLoop,
+    ShutdownConfirmRequest,
+    ShutdownRequest,
+    Supervisor,
+    Ticket,
+)
 from loopwarden._ticket import write
 from loopwarden.actors import ZOMBIES, AbandonRequest, ControlActor, ProcessRequest
 from loopwarden.errors import ActorDeadError, LoopAbandonedError
@@ -26,9 +34,14 @@ class HungActor(LoopActor):
     """Hangs in its own thread when it is told to."""
 
     def on_receive(self, message: object) -> object:
-        if callable(message):
-            return message()
-        return super().on_receive(message)
+        return message() if callable(message) else super().on_receive(message)
+
+
+class HungSupervisor(Supervisor):
+    """Hangs in its own thread when it is told to."""
+
+    def on_receive(self, message: object) -> object:
+        return message() if callable(message) else super().on_receive(message)
 
 
 def test_a_child_whose_own_actor_hangs_does_not_keep_its_supervisor_from_ending(clock: FakeClock) -> None:
@@ -46,6 +59,34 @@ def test_a_child_whose_own_actor_hangs_does_not_keep_its_supervisor_from_ending(
 
             assert stopped.wait(timeout=60)
             assert "hung-control" in ZOMBIES.names
+    assert wait_no_threads() == []
+
+
+@pytest.mark.parametrize("is_nested", [False, True], ids=["child", "grandchild"])
+def test_a_child_that_is_left_behind_loses_no_fate_of_its_messages(clock: FakeClock, is_nested: bool) -> None:
+    jobs: InMemoryMailbox[str, Any] = InMemoryMailbox("jobs", clock=clock)
+    message_id = jobs.send("in hand")
+    with Hold() as actor_hangs, Hold() as handler_hangs:
+        hung = ChildSpec(
+            id="hung",
+            start=lambda: HungActor(MailboxLoop(jobs, handler_hangs, clock=clock), "hung", clock=clock),
+            shutdown=2.0,
+        )
+        below = ChildSpec(id="below", start=lambda: HungSupervisor("below", children=[hung], clock=clock), shutdown=2.0)
+        with supervising(clock=clock, children=[below if is_nested else hung]) as supervisor:
+            handler_hangs.wait_reached()
+            supervisor.child("below" if is_nested else "hung").tell(actor_hangs)
+            actor_hangs.wait_reached()
+            stopped = supervisor.send(ShutdownRequest(timeout=60.0))
+            supervisor.children()
+            clock.advance(2.0)
+            supervisor.children()
+
+            clock.advance(5 * ABANDON_GRACE)
+
+            [child] = stopped.wait(60).children
+            assert (child.abandoned, child.clean_shutdown) == (True, False)
+            assert [(fate.message_id, fate.fate) for fate in child.fates] == [(message_id, "extended")]
     assert wait_no_threads() == []
 
 
