@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 
 from loopwarden import Ticket
 from loopwarden._blocking import SYSTEM
+from loopwarden._running import running
 from loopwarden.actors import Runnable, SupportsProcess
 from loopwarden.testing import Hold, ProbeLoop, _hold
 
@@ -75,6 +78,19 @@ def test_a_handler_that_raises_is_counted_and_the_loop_goes_on() -> None:
     loop.run(max_iterations=2)
 
     assert (loop.progress.failed, loop.progress.processed) == (1, 1)
+
+
+@pytest.mark.parametrize("error", [None, ValueError("no"), SystemExit("no")], ids=["done", "failed", "ended"])
+def test_probe_loop_leaves_no_message_behind_in_the_log_of_its_thread(error: BaseException | None) -> None:
+    def handle(body: object) -> object:
+        if error is not None:
+            raise error
+        return body
+
+    with pytest.raises(type(error)) if error is not None else nullcontext():
+        ProbeLoop(handle).process("body")
+
+    assert (running.message_id, running.delivery) == (None, None)
 
 
 def test_a_stop_from_inside_the_handler_does_not_wait_for_itself() -> None:

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Self, final
 
 from loopwarden._heartbeat import Heartbeat
+from loopwarden._running import running
 from loopwarden._ticket import Ticket, write
 from loopwarden.actors import Inlet, Progress
 from loopwarden.clock import Clock, resolve_clock
@@ -63,6 +64,8 @@ class ProbeLoop:
         except Exception:
             self.progress.failed += 1
             raise
+        finally:
+            running.leave_message()  # the thread may be that of a test
         self.progress.processed += 1
         return result
 

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 #: Samples in an evaluation, for each time that it is killed.
 PER_KILL = 20
+#: How many more runs a child may make before it is dead: the kill comes in the middle of one, or between two.
+AHEAD = 3
 
 
 class Doubling(MainLoop[int, int]):
@@ -295,6 +297,7 @@ runs = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
 class Doubling(MainLoop[int, int]):
     def respond(self, request):
+        os.read(0, 1)  # a permit, or the end: then there is no limit
         os.write(runs, b"%d\\n" % request)
         os.write(1, b".")
         return 2 * request
@@ -331,7 +334,7 @@ def test_an_evaluation_that_is_killed_again_and_again_has_one_result_of_each_sam
     dice = random.Random(seed)
 
     for life in range(kills):
-        run_child(mail, journal, log, life, dice.randrange(1, PER_KILL))
+        run_child(mail, journal, log, life, dice.randrange(1, PER_KILL - AHEAD), ahead=dice.randint(1, AHEAD))
     run_child(mail, journal, log, kills, None)
 
     with Session.open("eval", [EVAL_PROGRESS], journal=journal) as session:
@@ -355,15 +358,18 @@ def test_an_evaluation_that_is_killed_again_and_again_has_one_result_of_each_sam
     mailbox.close()
 
 
-def run_child(mail: Path, journal: Path, log: Path, life: int, runs: int | None) -> None:
-    """Let a process evaluate, and kill it after so many runs; None lets it come to its end."""
+def run_child(mail: Path, journal: Path, log: Path, life: int, runs: int | None, *, ahead: int = 0) -> None:
+    """Let a process evaluate, and kill it after so many runs, or a few more; None lets it come to its end."""
     command = [sys.executable, "-P", "-c", CHILD, str(mail), str(journal), str(log), str(life)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, bufsize=0) as process:
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as process:
+        assert process.stdin is not None
         assert process.stdout is not None
         try:
             if runs is None:
+                process.stdin.close()
                 assert process.stdout.read().endswith(b"e")
             else:
+                process.stdin.write(b"." * (runs + ahead))
                 assert [process.stdout.read(1) for _ in range(runs)] == [b"."] * runs
         finally:
             process.kill()
