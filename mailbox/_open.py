@@ -89,7 +89,7 @@ def open_mailbox(
         return _open_in_memory(unquote(parts.netloc + parts.path), {**types, **options}, create=create)
     path, name = _path_in(url, parts), unquote(parts.fragment)
     if not name:
-        raise InvalidParameterError(url, "url", url, f"with the name of a mailbox, for example {url.rstrip('#')}#jobs")
+        raise InvalidParameterError(url, "url", url, f"a URL with a mailbox's name at its end: {url.rstrip('#')}#jobs")
     check_new_name(name)
     folder = path.absolute().parent
     if is_missing(folder):

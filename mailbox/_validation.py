@@ -148,9 +148,10 @@ def check_reply_to(mailbox: str, reply_to: object) -> Any:
     """Return where replies go: a mailbox, the name of one, or None."""
     if reply_to is None or callable(getattr(reply_to, "send", None)):
         return reply_to
-    if type(reply_to) is str and reply_to and reply_to.isprintable():
+    if type(reply_to) is str and reply_to and reply_to.isprintable() and "://" not in reply_to:
         return reply_to
-    raise InvalidParameterError(mailbox, "reply_to", reply_to, "a mailbox of the same store, its name, or None")
+    what = "a mailbox of the same store, its name (no URL), or None"
+    raise InvalidParameterError(mailbox, "reply_to", reply_to, what)
 
 
 def check_ids(mailbox: str, message_ids: Iterable[str]) -> list[str]:

@@ -135,8 +135,9 @@ BORROWED = {
         "actors.loop._protocols.takes_timeouts": "a loop is asked where it is made whether it takes those of its tree",
         "actors.loop._protocols.check_loop": "what is no loop is refused where it is given, before it has an actor",
         "actors.runtime._exit_hook.alive": "a process that ends stops every actor, also one without a supervisor",
-        "mailbox._validation.MAX_VISIBILITY": "time-outs are checked against the limits of a receive",
-        "mailbox._validation.MAX_WAIT": "as MAX_VISIBILITY",
+        "mailbox._validation.LEAST_LEASE": "time-outs are checked against the limits of a receive",
+        "mailbox._validation.MAX_VISIBILITY": "as LEAST_LEASE",
+        "mailbox._validation.MAX_WAIT": "as LEAST_LEASE",
     },
     "testing": {
         "actors.consumers._mailbox_worker.check_handler": "`run_all` refuses what a loop refuses",

@@ -107,6 +107,8 @@ class MailboxLoop(Generic[T]):
         clock = resolve_clock(clock)
         if not callable(getattr(source, "receive", None)):
             raise TypeError(f"source must be a mailbox, as open_mailbox() makes one, got {describe(source)}")
+        if getattr(source, "closed", False) is True:
+            raise ValueError(f"source must be an open mailbox, but {source.name!r} was closed: open it again")
         check_loop(
             source.name,
             concurrency=concurrency,
@@ -118,6 +120,8 @@ class MailboxLoop(Generic[T]):
         if longest_handler is not None:
             check_seconds(source.name, "longest_handler", longest_handler)
         check_handler(handler)
+        if type(pass_body) is not bool:
+            raise TypeError(f"pass_body must be True or False, got {describe(pass_body)}")
         _check_crash_on(crash_on)
         policy = RetryPolicy(backoff, retry)
         if breaker is not None and (not is_whole(breaker) or breaker < 1):

@@ -56,7 +56,8 @@ def check_handler(handler: object) -> None:
         raise TypeError(f"handler must be a function of one message, got {describe(handler)}")
     if inspect.iscoroutinefunction(handler) or inspect.isgeneratorfunction(handler):
         raise TypeError(
-            f"handler must be a plain function, but {describe(handler)} is a coroutine or generator function"
+            f"handler must be a plain function, but {describe(handler)} is a coroutine or generator function: let a"
+            " plain one run it, as asyncio.run(…) does"
         )
     try:
         parameters = inspect.signature(handler)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Generic, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 from pydantic.json_schema import SkipJsonSchema
 
+from loopwarden._model import Model
 from loopwarden._ticket import Ticket, TicketCarrier
 
 __all__ = ["ControlMessage", "Request"]
@@ -14,14 +15,14 @@ __all__ = ["ControlMessage", "Request"]
 R = TypeVar("R")
 
 
-class ControlMessage(BaseModel):
+class ControlMessage(Model):
     """A message that tells an actor what to do: frozen, and strict about its fields.
 
-    A bad value or an unknown field raises pydantic's ``ValidationError``, which names the field, where
-    the message is made; the actor never sees it.
+    A bad value or an unknown field raises ``ValueError``, which names the field, where the message is made; the actor
+    never sees it.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, arbitrary_types_allowed=True)
+    model_config = ConfigDict(arbitrary_types_allowed=True)
 
 
 class Request(ControlMessage, TicketCarrier, Generic[R]):

@@ -38,7 +38,7 @@
         └── SerializationError             you: the body is not what the mailbox carries
 
 A text names the thing it is about; what a program would act on is an attribute. Both arrive from another process.
-Invalid fields of a message are reported by pydantic's own ``ValidationError``, where the message is made.
+Invalid fields of a message or a spec are a plain ``ValueError``, where it is made.
 """
 
 from __future__ import annotations

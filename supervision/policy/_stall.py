@@ -5,7 +5,9 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from loopwarden._model import Model
 
 __all__ = ["StallAction", "StallPolicy", "next_action"]
 
@@ -22,14 +24,12 @@ class StallAction(IntEnum):
     EXIT = 4  # the process ends, once all other messages were returned
 
 
-class StallPolicy(BaseModel):
+class StallPolicy(Model):
     """When a loop counts as stalled, and which step is the last.
 
     >>> StallPolicy().grace
     72.0
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     #: Seconds without a sign of life after which a worker counts as stalled.
     threshold: _Seconds = 720.0

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Annotated, Any, Self, final
+from typing import TYPE_CHECKING, Annotated, Self, final
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AliasChoices, Field, model_validator
 
-from loopwarden._log import describe, report
+from loopwarden._log import report
+from loopwarden._model import Model
 from loopwarden.actors import LoopTimeouts
-from loopwarden.mailbox._validation import MAX_VISIBILITY, MAX_WAIT
+from loopwarden.mailbox._validation import LEAST_LEASE, MAX_VISIBILITY, MAX_WAIT
 from loopwarden.supervision.policy._budget import SHARES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from pydantic_core import ErrorDetails
-
-__all__ = ["Timeouts", "log_warnings", "loop_timeouts_of", "loop_warnings", "timeouts_of"]
+__all__ = ["Timeouts", "log_warnings", "loop_timeouts_of", "loop_warnings"]
 
 #: Seconds that a drain lasts at least: in less no message completes.
 SHORTEST_DRAIN = 1.0
@@ -33,7 +32,7 @@ _Period = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 @final
-class Timeouts(BaseModel):
+class Timeouts(Model):
     """The time-outs of a process, in seconds, checked against each other.
 
     A combination that cannot be kept raises ``ValueError``. One that can be kept, but is hardly what was meant, is in
@@ -45,8 +44,6 @@ class Timeouts(BaseModel):
     ('drain_timeout 0.2 is not within 1 to 300, so 1 is used',)
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
     #: The budget: how long a whole shutdown takes at most.
     shutdown_timeout: _Period = 30.0
     #: `drain_timeout` as it was given, under either name; None means as long as the budget.
@@ -55,9 +52,9 @@ class Timeouts(BaseModel):
     )
     #: How long other processes wait for a message if this one vanishes. Leases of workers that show signs of life are
     #: renewed, so it need not be longer than a handler takes.
-    visibility_timeout: Annotated[_Seconds, Field(le=MAX_VISIBILITY)] = 30.0
+    visibility_timeout: Annotated[_Seconds, Field(ge=LEAST_LEASE, le=MAX_VISIBILITY)] = 30.0
     #: How long a poll waits for a message.
-    wait_time_seconds: Annotated[_Seconds, Field(le=MAX_WAIT)] = 20.0
+    wait_time_seconds: Annotated[_Period, Field(le=MAX_WAIT)] = 20.0
     #: How long the slowest message takes; None if it is not known.
     longest_handler: _Seconds | None = None
     #: Seconds without a sign of life after which a worker counts as stalled; None means that there is no watchdog.
@@ -85,23 +82,6 @@ class Timeouts(BaseModel):
         # A handler that beats extends its lease and is not stalled, however long it takes: nothing here is impossible.
         doubts = (_clamp_doubt(self), _stall_doubt(self), _handler_doubt(self), _grace_doubt(self))
         return tuple(doubt for doubt in doubts if doubt is not None)
-
-
-def timeouts_of(options: Mapping[str, Any]) -> Timeouts:
-    """Return the time-outs that a caller has given by name.
-
-    Raises:
-        ValueError: if they cannot be kept; it names each that is wrong, in a sentence of its own.
-    """
-    try:
-        return Timeouts(**options)
-    except ValidationError as error:
-        raise ValueError("; ".join(_sentence(each) for each in error.errors())) from None
-
-
-def _sentence(fault: ErrorDetails) -> str:
-    text = fault["msg"].removeprefix("Value error, ")
-    return f"{fault['loc'][0]}: {text[0].lower()}{text[1:]}, got {describe(fault['input'])}" if fault["loc"] else text
 
 
 def loop_timeouts_of(timeouts: Timeouts) -> LoopTimeouts:

@@ -20,7 +20,7 @@ from loopwarden.supervision.health._host import find_host
 from loopwarden.supervision.health._prober import Prober
 from loopwarden.supervision.health._server import ProbeServer, check_port
 from loopwarden.supervision.policy._budget import Budget
-from loopwarden.supervision.policy._timeouts import log_warnings, timeouts_of
+from loopwarden.supervision.policy._timeouts import Timeouts, log_warnings
 from loopwarden.supervision.service._shutdown import Shutdown
 from loopwarden.supervision.service._signals import SignalRelay, signal_name
 from loopwarden.supervision.service._start_line import tell_start
@@ -98,7 +98,7 @@ class Service:
                 if not callable(getattr(each, "close", None)):
                     raise TypeError(f"{what} must have a close method, got {describe(each)} among them")
         self._has_run = False
-        self.timeouts = timeouts_of(timeouts)
+        self.timeouts = Timeouts(**timeouts)
         self._tree = tree
         if isinstance(tree, Supervisor):
             tree.use_timeouts(self.timeouts)

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import pykka
 from pydantic import BaseModel, ConfigDict, Field
 
+from loopwarden._model import must_be
 from loopwarden.actors import Request, ShutdownResult
 from loopwarden.supervision.policy._child import ChildState
 from loopwarden.supervision.tree._child_ref import ChildRef
@@ -31,6 +32,9 @@ __all__ = [
 ]
 
 _Name = Annotated[str, Field(min_length=1)]
+_Listener = Annotated[
+    EventStream | pykka.ActorRef[Any], must_be("an EventStream or the ref of an actor, which is told each event")
+]
 
 
 class _Answer(BaseModel):
@@ -120,10 +124,10 @@ class EventsRequest(Request[tuple[SupervisionEvent, ...]]):
 class SubscribeRequest(Request[None]):
     """Send each event from now on to a stream or an actor, with those of the supervisors below."""
 
-    listener: EventStream | pykka.ActorRef[Any]
+    listener: _Listener
 
 
 class UnsubscribeRequest(Request[None]):
     """Send it no more events."""
 
-    listener: EventStream | pykka.ActorRef[Any]
+    listener: _Listener

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias, TypedDict, cast
+from typing import Annotated, Any, Literal, Self, TypeAlias, TypedDict, cast
 
 import pykka
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
@@ -21,10 +20,8 @@ from typing_extensions import override
 
 from loopwarden._backoff import Backoff
 from loopwarden._log import describe
+from loopwarden._model import Model, fault_of, must_be
 from loopwarden.supervision.policy._budget import Priority
-
-if TYPE_CHECKING:
-    from pydantic_core import ErrorDetails
 
 __all__ = ["AutoShutdown", "ChildSpec", "Decision", "Restart", "Strategy", "SupervisorOptions", "SupervisorSpec"]
 
@@ -51,7 +48,9 @@ _Name = Annotated[str, Field(min_length=1), AfterValidator(_check_printable)]
 
 def _as_tuple(children: object) -> object:
     """Accept a list as well."""
-    return tuple(cast("list[object]", children)) if isinstance(children, list) else children
+    if not isinstance(children, list | tuple):
+        raise ValueError(f"must be a list, as children=[ChildSpec(id=…, start=lambda: …)], got {describe(children)}")  # noqa: TRY004  pydantic passes on only a ValueError
+    return tuple(cast("list[object]", children))
 
 
 def _has_fields(data: object) -> bool:
@@ -59,18 +58,10 @@ def _has_fields(data: object) -> bool:
     return isinstance(data, dict) and all(isinstance(key, str) for key in cast("dict[object, object]", data))
 
 
-class _Spec(BaseModel):
-    """A spec: frozen, strict, and with errors that name the child or the supervisor."""
+class _Spec(Model):
+    """A spec: its errors name the child or the supervisor."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, arbitrary_types_allowed=True)
-
-    if not TYPE_CHECKING:  # checkers know the fields only as long as pydantic makes the constructor
-
-        def __init__(self, **fields: object) -> None:
-            try:
-                super().__init__(**fields)
-            except ValidationError as error:  # whose text has three lines, with one sentence in the middle
-                raise ValueError(_sentence(error)) from None
+    model_config = ConfigDict(arbitrary_types_allowed=True)
 
     @model_validator(mode="wrap")
     @classmethod
@@ -81,13 +72,13 @@ class _Spec(BaseModel):
             spec = handler(data)
             fault = spec._find_contradiction()  # noqa: SLF001  its own class
         except ValidationError as error:
-            fault = "; ".join(map(_fault, error.errors(include_context=False)))
+            fault = fault_of(error, cls)
         else:
             if fault is None:
                 return spec
         fields = cast("dict[str, object]", data) if isinstance(data, dict) else {}
-        whose = fields.get("id", fields.get("name"))
-        raise ValueError(f"{'child' if 'id' in cls.model_fields else 'supervisor'} {describe(whose)}: {fault}")
+        kind, key = ("child", "id") if "id" in cls.model_fields else ("supervisor", "name")
+        raise ValueError(f"{kind} {describe(fields[key])}: {fault}" if key in fields else f"{cls.__name__}: {fault}")
 
     @classmethod
     def _wrong_kind(cls, data: object) -> str:
@@ -96,22 +87,6 @@ class _Spec(BaseModel):
     def _find_contradiction(self) -> str | None:
         """Return what is wrong with a combination of fields; None if they are consistent."""
         return None
-
-
-def _fault(fault: ErrorDetails) -> str:
-    if fault["loc"] == ("start",) and fault["type"] == "callable_type":
-        return f"start must be a function that makes a loop: start=lambda: …, got {describe(fault['input'])}"
-    if fault["loc"] == ("children",) and fault["type"] == "tuple_type":
-        return (
-            f"children must be a list, as children=[ChildSpec(id=…, start=lambda: …)], got {describe(fault['input'])}"
-        )
-    field = ".".join(str(part) for part in fault["loc"])
-    text = fault["msg"].removeprefix("Value error, ")
-    return f"{field}: {text}" if field else text
-
-
-def _sentence(error: ValidationError) -> str:
-    return "; ".join(each["msg"].removeprefix("Value error, ") for each in error.errors(include_context=False))
 
 
 class ChildSpec(_Spec):
@@ -128,9 +103,11 @@ class ChildSpec(_Spec):
     #: Its name, unique in its supervisor.
     id: _Name
     #: Makes the loop or the actor; called on a thread of its own, so it may block.
-    start: Callable[[], object] | None = None
+    start: Annotated[Callable[[], object] | None, must_be("a function that makes a loop: start=lambda: …")] = None
     #: The class of a Pykka actor, with the arguments of its constructor.
-    actor: type[pykka.ThreadingActor] | None = None
+    actor: Annotated[
+        type[pykka.ThreadingActor] | None, must_be("the class of a Pykka actor: actor=MyActor, args=(…)")
+    ] = None
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = Field(default_factory=dict[str, Any])
     #: Seconds to start in: for ``start`` to return, or for the actor to be made and its ``on_start`` to return. A start
@@ -141,7 +118,9 @@ class ChildSpec(_Spec):
     restart: Restart = "permanent"
     #: Seconds to stop in, before it is abandoned; ``"brutal_kill"`` gives it none. None means 5 seconds, and for a
     #: supervisor as long as its own children take.
-    shutdown: _Patience | Literal["brutal_kill"] | None = None
+    shutdown: Annotated[
+        _Patience | Literal["brutal_kill"] | None, must_be("a number of seconds from 0 on, None, or 'brutal_kill'")
+    ] = None
     #: How much of the time of a shutdown it may use: ``background`` 50 %, ``normal`` 80 %, ``critical`` all of it. The
     #: children of a supervisor have priorities of their own.
     priority: Priority = "normal"
@@ -164,7 +143,7 @@ class ChildSpec(_Spec):
     @override
     def _find_contradiction(self) -> str | None:
         if (self.start is None) == (self.actor is None):
-            return "start, actor: give exactly one of them"
+            return "give either start= or actor=, " + ("got neither" if self.start is None else "got both")
         if self.actor is None and (self.args or self.kwargs):
             return "args, kwargs: they are for actor, but start takes no arguments"
         if self.significant and self.restart == "permanent":

@@ -152,7 +152,7 @@ def test_open_mailbox_refuses_a_file_without_the_name_of_a_mailbox(
 ) -> None:
     monkeypatch.chdir(tmp_path)
 
-    with pytest.raises(InvalidParameterError, match=r"the name of a mailbox, for example sqlite:///mail.db#jobs, got"):
+    with pytest.raises(InvalidParameterError, match=r"a mailbox's name at its end: sqlite:///mail.db#jobs, got"):
         open_mailbox(url)
 
     assert names_in(tmp_path) == []

@@ -14,11 +14,8 @@ if TYPE_CHECKING:
 
 @pytest.mark.parametrize("value", [-1, "5", True, math.inf, -math.inf, math.nan, None], ids=repr)
 def test_request_refuses_a_bad_time_out_by_name_where_it_is_made(value: Any) -> None:
-    with pytest.raises(ValidationError) as caught:
+    with pytest.raises(ValueError, match=r"\Atimeout must be .*, got .*\Z"):
         ShutdownRequest(timeout=value)
-
-    (error,) = caught.value.errors()
-    assert error["loc"] == ("timeout",)
 
 
 @pytest.mark.parametrize("message", [ShutdownRequest, HealthCheckRequest, ShutdownConfirmRequest])

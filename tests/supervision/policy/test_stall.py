@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from loopwarden.supervision import StallPolicy
 from loopwarden.supervision.policy._stall import StallAction, next_action
@@ -109,5 +108,5 @@ def test_every_step_is_taken_in_the_end(looks: int, threshold: float, last: Last
     ids=str,
 )
 def test_a_policy_that_makes_no_sense_is_refused(fields: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError, match=next(iter(fields))):
+    with pytest.raises(ValueError, match=f"^{next(iter(fields))} must be .*, got"):
         StallPolicy(**fields)

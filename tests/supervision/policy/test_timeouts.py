@@ -26,13 +26,13 @@ FIELDS = [
 
 
 def timeouts(**fields: Any) -> Timeouts:
-    return Timeouts.model_validate(fields)
+    return Timeouts(**fields)
 
 
 def refusal(**fields: Any) -> str:
-    with pytest.raises(ValidationError) as refused:
+    with pytest.raises(ValueError, match=r"\S") as refused:
         timeouts(**fields)
-    return refused.value.errors()[0]["msg"].removeprefix("Value error, ")
+    return str(refused.value)
 
 
 class TestFields:
@@ -50,7 +50,7 @@ class TestFields:
     )
     @pytest.mark.parametrize("field", [*FIELDS, "drain_timeout_seconds"])
     def test_timeouts_refuse_what_is_not_a_number_of_seconds(self, field: str, bad: object) -> None:
-        with pytest.raises(ValidationError, match=rf"(?m)^{field}$"):
+        with pytest.raises(ValueError, match=rf"\A{field} must be [^\n]*, got [^\n]*\Z"):
             timeouts(**{field: bad})
 
     @pytest.mark.parametrize(
@@ -59,10 +59,10 @@ class TestFields:
             ("shutdown_timeout", 0),
             ("shutdown_timeout", -1),
             ("shutdown_timeout", None),
-            ("visibility_timeout", -1),
+            ("visibility_timeout", 0.9),
             ("visibility_timeout", 43_201),
             ("visibility_timeout", None),
-            ("wait_time_seconds", -0.1),
+            ("wait_time_seconds", 0),
             ("wait_time_seconds", 20.1),
             ("wait_time_seconds", None),
             ("longest_handler", -1),
@@ -73,7 +73,7 @@ class TestFields:
         ids=str,
     )
     def test_timeouts_refuse_a_value_out_of_its_range(self, field: str, value: object) -> None:
-        with pytest.raises(ValidationError, match=rf"(?m)^{field}$"):
+        with pytest.raises(ValueError, match=rf"\A({field} must be .*, got .*|there is no {field}: did you mean .*)\Z"):
             timeouts(**{field: value})
 
     @pytest.mark.parametrize(
@@ -82,9 +82,9 @@ class TestFields:
             ("shutdown_timeout", 0.1),
             ("drain_timeout", 2),
             ("drain_timeout", 2.5),
-            ("visibility_timeout", 0),
+            ("visibility_timeout", 1),
             ("visibility_timeout", 43_200),
-            ("wait_time_seconds", 0),
+            ("wait_time_seconds", 0.1),
             ("wait_time_seconds", 20),
             ("longest_handler", 0),
             ("stall_threshold", 0.1),
@@ -153,11 +153,11 @@ class TestDrain:
         assert timeouts(drain_timeout_seconds=12).drain_timeout == 12
 
     def test_a_drain_of_less_than_no_time_is_refused(self) -> None:
-        with pytest.raises(ValidationError, match=r"drain_timeout\n.*greater than or equal to 0"):
+        with pytest.raises(ValueError, match=r"\Adrain_timeout must be greater than or equal to 0, got -5\Z"):
             Timeouts(drain_timeout=-5)
 
     def test_drain_timeout_is_given_once(self) -> None:
-        with pytest.raises(ValidationError, match="drain_timeout_seconds"):
+        with pytest.raises(ValueError, match=r"\Adrain_timeout_seconds is given twice, under two names\Z"):
             timeouts(drain_timeout=12, drain_timeout_seconds=12)
 
 
@@ -287,7 +287,7 @@ budgets = seconds.flatmap(
         {"shutdown_timeout": st.just(budget)},
         optional={
             "drain_timeout": st.floats(0, budget),
-            "visibility_timeout": seconds,
+            "visibility_timeout": st.floats(1, 1_000),
             "longest_handler": seconds,
             "stall_threshold": seconds,
             "grace": st.floats(budget, budget + 10),
@@ -308,7 +308,7 @@ def plain(value: float) -> str:
 def test_timeouts_are_refused_or_have_a_drain_within_the_budget(fields: dict[str, Any]) -> None:
     try:
         its = timeouts(**fields)
-    except ValidationError:
+    except ValueError:
         return
 
     assert min(1, its.shutdown_timeout) <= its.drain_timeout <= min(300, its.shutdown_timeout)
@@ -332,8 +332,8 @@ def test_timeouts_refuse_by_naming_both_fields_with_their_values(budget: float, 
     try:
         timeouts(shutdown_timeout=budget, drain_timeout=drain, grace=grace)
         text = ""
-    except ValidationError as error:
-        text = error.errors()[0]["msg"]
+    except ValueError as error:
+        text = str(error)
 
     too_long = f"drain_timeout {plain(drain)} is part of shutdown_timeout {plain(budget)}, and cannot be longer"
     too_short = f"grace {plain(grace)} is shorter than shutdown_timeout {plain(budget)}"

@@ -576,8 +576,8 @@ def test_service_refuses_what_is_not_a_tree() -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"shutdown_timeout": -1}, "shutdown_timeout: input should be greater than 0, got -1"),
-        ({"timeout": 5}, "timeout: extra inputs are not permitted, got 5"),
+        ({"shutdown_timeout": -1}, "shutdown_timeout must be greater than 0, got -1"),
+        ({"timeout": 5}, r"there is no timeout: did you mean shutdown_timeout\?"),
         ({"grace": 5, "shutdown_timeout": 10}, "grace 5 is shorter than shutdown_timeout 10, so .*"),
         ({"health_port": "8080"}, "health_port must be a whole number from 0 to 65535, got '8080'"),
         ({"mailboxes": 3}, "mailboxes must be a list of objects with a close method, got 3"),

@@ -103,7 +103,7 @@ class TestChild:
     def test_an_id_that_would_write_more_into_a_log_than_a_name_is_refused(self, bad: str) -> None:
         text = refusal_of_a_child(name=bad)
 
-        assert "id: must be printable, without line breaks and control characters" in text
+        assert "id must be printable, without line breaks and control characters" in text
         assert bad not in text
 
     @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ class TestChild:
 
     @pytest.mark.parametrize("fields", [{}, {"start": object, "actor": Plain}], ids=["none", "both"])
     def test_child_spec_has_exactly_one_of_start_and_actor(self, fields: dict[str, Any]) -> None:
-        with pytest.raises(ValueError, match="child 'resize': start, actor: give exactly one"):
+        with pytest.raises(ValueError, match="child 'resize': give either start= or actor=, got"):
             ChildSpec(id="resize", **fields)
 
     def test_an_actor_has_arguments(self) -> None:
@@ -299,7 +299,7 @@ class TestPool:
         ),
         (
             lambda: ChildSpec(id="resize", start=object, restart="always"),  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  as above
-            "child 'resize': restart: Input should be 'permanent', 'transient' or 'temporary'",
+            "child 'resize': restart must be 'permanent', 'transient' or 'temporary', got 'always'",
         ),
         (
             lambda: Supervisor("root", children=[ProbeLoop()]),  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]  as above
