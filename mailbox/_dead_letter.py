@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,15 +21,13 @@ if TYPE_CHECKING:
 
     from loopwarden.clock import Clock, Timer
 
-__all__ = ["NO_ERROR", "DeadLetter", "DeadLetterNotice", "DeadLetterWatch", "most_unread", "paced"]
+__all__ = ["NO_ERROR", "DeadLetter", "DeadLetterNotice", "DeadLetterWatch", "exhausted_notice", "paced"]
 
 #: The error of a letter that was delivered as often as it may be, without one word about what went wrong.
 NO_ERROR = (
     "none was told: each delivery ended with its lease, because the process was gone, the worker hung, or the message"
     " was done too late to be acknowledged"
 )
-#: How many messages that cannot be read a receive of a loop gives up at most, so that the loop sees it in time.
-MOST_UNREAD = 10
 #: How many letters of a storm are told one by one, in so many seconds; the others are counted.
 TOLD_ONE_BY_ONE = 5
 STORM_SECONDS = 10.0
@@ -75,6 +72,11 @@ class DeadLetterNotice:
     unread: bool = False
 
 
+def exhausted_notice(mailbox: str, message_id: str, deliveries: int, error: str | None) -> DeadLetterNotice:
+    """Return what is told of a message that was delivered as often as it may be."""
+    return DeadLetterNotice(mailbox, message_id, f"it was delivered {deliveries} times", error, deliveries)
+
+
 @final
 class DeadLetterWatch:
     """Tells of each message of a mailbox that becomes a dead letter in this process: the log, and one listener.
@@ -102,9 +104,10 @@ class DeadLetterWatch:
         """Have a letter told of by the next `tell`."""
         self._pending.append(notice)
 
-    def has_enough_unread(self, token: Token | None) -> bool:
-        """Say whether a receive is to end, because too many in a row could not be read; of what is not told yet."""
-        return sum(notice.unread for notice in tuple(self._pending)) >= most_unread(token)
+    @property
+    def unread(self) -> int:
+        """How many letters that are not told yet could not be read."""
+        return sum(notice.unread for notice in tuple(self._pending))
 
     def watch(self, listener: Callable[[DeadLetterNotice], bool]) -> Callable[[], None]:
         """Have each notice told to the first listener that takes it; see `SupportsDeadLetterWatch`."""
@@ -165,11 +168,6 @@ class DeadLetterWatch:
         if last is not None:
             text = "mailbox %r: %d more messages are dead letters, the last one: %s"
             report(logging.WARNING, text, self._mailbox, untold, _sentence(last), mailbox=self._mailbox)
-
-
-def most_unread(token: Token | None) -> float:
-    """Return how many messages that cannot be read a receive may give up; without a token no loop would see it."""
-    return math.inf if token is None else 1 if token.tries_one else MOST_UNREAD
 
 
 def _sentence(notice: DeadLetterNotice) -> str:

@@ -23,10 +23,11 @@ from loopwarden.errors import (
 )
 from loopwarden.mailbox._codec import Codec
 from loopwarden.mailbox._contract import Capabilities, MailboxStats, Reaped
-from loopwarden.mailbox._dead_letter import NO_ERROR, DeadLetter, DeadLetterNotice, DeadLetterWatch, most_unread
+from loopwarden.mailbox._dead_letter import NO_ERROR, DeadLetter, DeadLetterNotice, DeadLetterWatch, exhausted_notice
 from loopwarden.mailbox._message import Message, reply_target
 from loopwarden.mailbox._shape import HIGH, LOW
 from loopwarden.mailbox._token import Token
+from loopwarden.mailbox._unreadable import BODY, is_enough, most_unread, unread_notice
 from loopwarden.mailbox._validation import (
     check_bodies,
     check_dedup_id,
@@ -263,7 +264,7 @@ class InMemoryStore(Generic[T, R]):
                 try:
                     body = self.body(entry)
                 except SerializationError as error:
-                    self.dead_letter(entry, "its body cannot be read", str(error), readable=False)
+                    self.dead_letter(entry, unread_notice(self._name, entry.id, BODY, error, entry.count))
                     unread += 1
                 else:
                     messages.append(Message(self, entry, body, entry.count, entry.receipt, token))
@@ -303,7 +304,7 @@ class InMemoryStore(Generic[T, R]):
         exhausted: list[Entry] = []
         for entry in queue.ended(now):
             if queue.is_exhausted(entry):
-                self.dead_letter(entry, f"it was delivered {entry.count} times", entry.error or NO_ERROR)
+                self.dead_letter(entry, exhausted_notice(self._name, entry.id, entry.count, entry.error or NO_ERROR))
                 exhausted.append(entry)
             else:
                 queue.give_back(entry, None, entry.count)
@@ -342,7 +343,7 @@ class InMemoryStore(Generic[T, R]):
             if error is not None:
                 entry.error = error
             if self.queue.is_exhausted(entry):
-                self.dead_letter(entry, f"it was delivered {entry.count} times", entry.error)
+                self.dead_letter(entry, exhausted_notice(self._name, entry.id, entry.count, entry.error))
             elif visibility_timeout:
                 self.queue.give_back(entry, now + visibility_timeout, entry.count)
                 self.waiters.due_added(now + visibility_timeout)
@@ -371,7 +372,8 @@ class InMemoryStore(Generic[T, R]):
             raise refuse_letter(self._name, message.id)
         with self.lock, self.mending:
             entry, _ = self._check_holds(message)
-            self.dead_letter(entry, reason, error if error is not None else entry.error)
+            told = error if error is not None else entry.error
+            self.dead_letter(entry, DeadLetterNotice(self._name, entry.id, reason, told, entry.count))
         self.watch.tell()
 
     def settle_extend(self, message: Message[T, R], timeout: float) -> None:
@@ -415,15 +417,15 @@ class InMemoryStore(Generic[T, R]):
             raise ReceiptHandleExpiredError(self._name, message.id, message.receipt_handle)
         return entry, now
 
-    def dead_letter(self, entry: Entry, reason: str, error: str | None, *, readable: bool = True) -> None:
-        """Make a leased message a dead letter."""
+    def dead_letter(self, entry: Entry, notice: DeadLetterNotice) -> None:
+        """Make a leased message a dead letter, of which the notice tells."""
         letter = _Letter(
             message_id=entry.id,
             mailbox=self._name,
-            body=self.body(entry) if readable else None,
-            raw=None if readable else entry.body,
-            reason=reason,
-            error=error,
+            body=None if notice.unread else self.body(entry),
+            raw=entry.body if notice.unread else None,
+            reason=notice.reason,
+            error=notice.error,
             delivery_count=entry.count,
             headers=dict(entry.headers),
             sent_at=entry.sent_at,
@@ -433,7 +435,7 @@ class InMemoryStore(Generic[T, R]):
         copy.reply_to = entry.reply_to  # so that it can be redriven
         assert self.find_dead is not None, "the mailbox sets it before its first use"
         self.move(entry, self.find_dead(), copy)
-        self.watch.add(DeadLetterNotice(self._name, entry.id, reason, letter.error, entry.count, unread=not readable))
+        self.watch.add(notice)
         self.admission.made_room(self.queue.size)
 
     def redrive(self, entry: Entry, target: InMemoryStore[Any, Any]) -> None:
@@ -730,7 +732,7 @@ class InMemoryMailbox(Generic[T, R]):
         check_token(self._name, token)
         look = partial(self.store.take_due, max_messages, visibility_timeout, token)
         watch = self.store.watch
-        is_over = partial(watch.has_enough_unread, token)
+        is_over = partial(is_enough, watch, token)
         return wait_for(self.store, look, self._clock, wait_time_seconds, token, watch.tell, is_over)
 
     def wait_visible(self, timeout: float, token: Token | None = None) -> bool:

@@ -8,8 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, final
 
 from loopwarden.errors import MailboxClosedError, ReceiptHandleExpiredError, SerializationError
-from loopwarden.mailbox._dead_letter import NO_ERROR, DeadLetterNotice, DeadLetterWatch, most_unread
+from loopwarden.mailbox._dead_letter import NO_ERROR, DeadLetterNotice, DeadLetterWatch, exhausted_notice
 from loopwarden.mailbox._message import Message
+from loopwarden.mailbox._unreadable import BODY, HEADERS, is_enough, most_unread, unread_notice
 from loopwarden.mailbox._validation import MAX_VISIBILITY, check_receive, check_token, refuse_letter
 from loopwarden.mailbox._waiters import wait_for, wait_visible
 
@@ -175,7 +176,7 @@ class SqliteQueue(Generic[B]):
                 self._store.end_leases_of_the_dead(self._name)
             return self.take(max_messages, visibility_timeout, token)
 
-        is_over = partial(self.watch.has_enough_unread, token)
+        is_over = partial(is_enough, self.watch, token)
         return wait_for(self, look, self._clock, wait_time_seconds, token, self.watch.tell, is_over)
 
     def wait_visible(self, timeout: float, token: Token | None) -> bool:
@@ -290,7 +291,7 @@ class SqliteQueue(Generic[B]):
         exhausted = [each for each in found if self._is_exhausted(each[3])]
         returned = [each for each in found if not self._is_exhausted(each[3])]
         for due, sequence, message_id, count, error in exhausted:
-            self.dead_letter(cursor, due, sequence, self._exhausted(message_id, count, error or NO_ERROR))
+            self.dead_letter(cursor, due, sequence, exhausted_notice(self._name, message_id, count, error or NO_ERROR))
         if returned:
             keys = [(self._name, due, sequence) for due, sequence, *_ in returned]
             if cursor.executemany(_BRING_BACK, keys).rowcount < len(keys):
@@ -311,9 +312,6 @@ class SqliteQueue(Generic[B]):
         self._room.wake_all()  # sends that wait for room; which of them fit, they see themselves
         self._store.buried.append((self.watch, notice))
         self._store.notify_on_commit(f"{self._name}:dead")
-
-    def _exhausted(self, message_id: str, count: int, error: str | None) -> DeadLetterNotice:
-        return DeadLetterNotice(self._name, message_id, f"it was delivered {count} times", error, count)
 
     def rows(self, cursor: sqlite3.Cursor, where: str, *arguments: object) -> list[Row]:
         """Return messages of this mailbox, oldest first."""
@@ -405,7 +403,9 @@ class SqliteQueue(Generic[B]):
             now = self._check_holds(cursor, message)
             due, sequence = message.due, cast("Row", message.record).sequence
             if self._is_exhausted(message.delivery_count):
-                self.dead_letter(cursor, due, sequence, self._exhausted(message.id, message.delivery_count, error))
+                self.dead_letter(
+                    cursor, due, sequence, exhausted_notice(self._name, message.id, message.delivery_count, error)
+                )
             else:
                 until = now + visibility_timeout if visibility_timeout else 0
                 cursor.execute(_NACK, (until, _writable(error), self._name, due, sequence))
@@ -463,22 +463,21 @@ class SqliteQueue(Generic[B]):
     def _deliver(self, cursor: sqlite3.Cursor, row: Row, token: Token | None) -> Message[B, Any] | None:
         """Make a message of a row; a row that cannot be delivered is a dead letter instead."""
         if row.count and self._is_exhausted(row.count):
-            self.dead_letter(cursor, 0, row.sequence, self._exhausted(row.id, row.count, None))
+            self.dead_letter(cursor, 0, row.sequence, exhausted_notice(self._name, row.id, row.count, None))
             return None
         try:
             body = self._read(row)
         except SerializationError as error:
-            self._bury_unread(cursor, row, "its body cannot be read", error)
+            self._give_up_unread(cursor, row, BODY, error)
             return None
         except UNREADABLE as error:
-            self._bury_unread(cursor, row, "its headers cannot be read", error)
+            self._give_up_unread(cursor, row, HEADERS, error)
             return None
         record = row if row.source is None else _readable(row)
         return Message(self, record, body, row.count + 1, row.receipt + 1, token)
 
-    def _bury_unread(self, cursor: sqlite3.Cursor, row: Row, reason: str, error: Exception) -> None:
-        notice = DeadLetterNotice(self._name, row.id, reason, str(error), row.count, unread=True)
-        self.dead_letter(cursor, 0, row.sequence, notice)
+    def _give_up_unread(self, cursor: sqlite3.Cursor, row: Row, reason: str, error: Exception) -> None:
+        self.dead_letter(cursor, 0, row.sequence, unread_notice(self._name, row.id, reason, error, row.count))
 
 
 def _is_good(message: Message[Any, Any], now: float, *, even_if_fenced: bool = False) -> bool:

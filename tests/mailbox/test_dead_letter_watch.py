@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from loopwarden.mailbox import DeadLetterNotice, InMemoryMailbox, SqliteMailbox, SupportsDeadLetterWatch, Token
-from loopwarden.mailbox._dead_letter import MOST_UNREAD, NO_ERROR, STORM_SECONDS, TOLD_ONE_BY_ONE
+from loopwarden.mailbox._dead_letter import NO_ERROR, STORM_SECONDS, TOLD_ONE_BY_ONE
+from loopwarden.mailbox._unreadable import MOST_UNREAD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
