@@ -30,7 +30,12 @@ def _text(page: Path) -> str:
 
 
 def _programs(page: Path) -> list[str]:
-    return re.findall(r"```python\n(.*?)```", _text(page), re.DOTALL)
+    return [program for program, output in _blocks(page) if not output]
+
+
+def _blocks(page: Path) -> list[tuple[str, str]]:
+    """Return the programs of a page, each with the output that is shown right behind it."""
+    return re.findall(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", _text(page), re.DOTALL)
 
 
 def _name(page: Path) -> str:
@@ -61,6 +66,29 @@ def test_document_has_only_programs_that_run_as_tests(page: Path, tmp_path: Path
     )
 
     assert ran.returncode == 0, ran.stdout
+
+
+SHOWN = [(page.stem, program, output) for page in PAGES for program, output in _blocks(page) if output]
+
+
+@pytest.mark.parametrize(("program", "output"), [shown[1:] for shown in SHOWN], ids=[shown[0] for shown in SHOWN])
+def test_program_with_its_output_prints_what_the_document_shows(program: str, output: str, tmp_path: Path) -> None:
+    file = tmp_path / "program.py"
+    file.write_text(program, encoding="utf-8")
+
+    ran = subprocess.run([sys.executable, "-P", str(file)], cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert _as_shown(ran.stdout, output) == output.splitlines()
+
+
+def _as_shown(printed: str, output: str) -> list[str]:
+    """Return the printed lines, each as it is in the output if it fits: `…` there leaves something out."""
+    told = printed.splitlines()
+    for number, (line, shown) in enumerate(zip(told, output.splitlines(), strict=False)):
+        if re.fullmatch(".*".join(map(re.escape, shown.split("…"))), line):
+            told[number] = shown
+    return told
 
 
 @pytest.mark.parametrize("page", DOCUMENTS, ids=_name)
