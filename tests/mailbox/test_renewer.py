@@ -157,6 +157,36 @@ def test_mailbox_that_is_away_is_asked_again_and_a_lease_that_is_lost_is_told_on
     assert "the mailbox was unavailable for all of its 8 s" in caplog.text
 
 
+def test_worker_whose_process_was_stopped_past_its_lease_settles_nothing(
+    clock: FakeClock, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with FakeClock() as stopped_clock, Hold() as stopped, Hold() as well:  # a stopped process sees no time pass
+        boxes = [
+            SqliteMailbox[str, Any](tmp_path / "mail.db", "jobs", clock=each, max_deliveries=2)
+            for each in (stopped_clock, clock)
+        ]
+        boxes[0].send("slow")
+        loops = [start(boxes[0], stopped, stopped_clock, visibility_timeout=5)]
+        stopped.wait_reached()
+        loops.append(start(boxes[1], well, clock, visibility_timeout=5))
+        clock.advance(6)
+        well.wait_reached()
+        clock.advance(14)
+        stopped_clock.advance(20)
+        stopped.release()
+        stop(loops[0])
+        held_meanwhile = boxes[1].stats().leased
+        well.release()
+        stop(loops[1])
+        left = boxes[1].stats()
+        for box in boxes:
+            box.close()
+
+    assert held_meanwhile == 1
+    assert (left.ready, left.leased, left.dead) == (0, 0, 0)
+    assert caplog.text.count("lease lost: message ") == 1
+
+
 def test_renewal_never_cuts_a_lease_short(counted: Any, clock: FakeClock) -> None:
     counted.send("patient")
     reached: Ticket[None] = Ticket()
