@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 class Counted:
     """A mailbox that counts the renewals, and can be out of reach for them."""
 
-    def __init__(self, clock: FakeClock) -> None:
-        self._inner: InMemoryMailbox[Any, Any] = InMemoryMailbox("jobs", clock=clock)
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
         self.renewals: list[int] = []
         self.is_away = False
 
@@ -38,12 +38,19 @@ class Counted:
         self.renewals.append(len(everything))
         if self.is_away:
             raise MailboxConnectionError("jobs", "it is away")
-        return self._inner.extend_many(everything, timeout)
+        over: list[Mail] = self._inner.extend_many(everything, timeout)
+        return over
+
+
+def open_box(kind: str, clock: FakeClock, folder: Path) -> Any:
+    if kind == "memory":
+        return InMemoryMailbox[Any, Any]("jobs", clock=clock)
+    return SqliteMailbox[Any, Any](folder / "mail.db", "jobs", clock=clock)
 
 
 @pytest.fixture
-def counted(clock: FakeClock) -> Any:
-    return Counted(clock)
+def counted(clock: FakeClock, tmp_path: Path) -> Any:
+    return Counted(open_box("memory", clock, tmp_path))
 
 
 def start(box: Any, handler: Any, clock: FakeClock, **options: Any) -> Any:
@@ -86,6 +93,26 @@ def test_leases_of_all_workers_on_a_mailbox_are_renewed_by_one_call(counted: Any
     stop(*refs)
 
     assert counted.renewals == [2 * workers]
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+def test_leases_of_a_thousand_messages_are_renewed_by_one_call_in_each_interval(
+    kind: str, clock: FakeClock, tmp_path: Path
+) -> None:
+    counted: Any = Counted(open_box(kind, clock, tmp_path))
+    counted.send_many(list(range(1_000)))
+    with Hold() as hold:
+        ref = start(counted, hold, clock, concurrency=10, prefetch=100, visibility_timeout=10)
+        clock.advance(1)
+        held = counted.stats().leased
+        clock.advance(49)
+        renewals, left = list(counted.renewals), counted.stats()
+    stop(ref)
+    counted.close()
+
+    assert held == 1_000
+    assert renewals == [1_000] * 10
+    assert (left.ready, left.leased) == (0, 1_000)
 
 
 def test_renewal_goes_on_only_while_something_is_in_hand(counted: Any, clock: FakeClock) -> None:
@@ -208,11 +235,7 @@ def test_renewal_never_cuts_a_lease_short(counted: Any, clock: FakeClock) -> Non
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
 def test_extend_many_returns_what_is_over_and_leaves_it_alone(kind: str, clock: FakeClock, tmp_path: Path) -> None:
-    box: Any = (
-        InMemoryMailbox[Any, Any]("jobs", clock=clock)
-        if kind == "memory"
-        else SqliteMailbox[Any, Any](tmp_path / "mail.db", "jobs", clock=clock)
-    )
+    box = open_box(kind, clock, tmp_path)
     other: Any = InMemoryMailbox[Any, Any]("other", clock=clock)
     other.send("elsewhere")
     box.send_many(["held", "ended", "done", "long"])
