@@ -21,9 +21,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from _harness import Report, interleaved, pin_to_one_core
+from _harness import ROUNDS, Report, interleaved, median_time, pin_to_one_core
 from pydantic import BaseModel, TypeAdapter
 
+from loopwarden.actors import MailboxLoop
 from loopwarden.mailbox import InMemoryMailbox, SqliteMailbox
 from loopwarden.mailbox._codec import Codec
 
@@ -35,8 +36,11 @@ if TYPE_CHECKING:
 #: Messages of one round.
 IN_MEMORY = 10_000
 ON_DISK = 100
+LOOPED_ON_DISK = 1_000
 HAND_OVERS = 500
 CROSSINGS = 200
+#: Messages whose leases are renewed.
+IN_HAND = 1_000
 #: Seconds that a consumer waits: longer than any round.
 POLL = 20
 
@@ -266,6 +270,39 @@ def on_disk(report: Report) -> None:
             report.figure(f"SQLite, NORMAL (the default): batch {batch}, per message", each)
 
 
+# Loops.
+
+
+def through_loop(box: Box | Durable, batch: int, count: int) -> None:
+    """Have a loop receive, handle and acknowledge what is there."""
+    MailboxLoop(box, _handle, prefetch=batch).run(max_iterations=count // batch, visibility_timeout=300)
+
+
+def through_calls(box: Box | Durable, batch: int, count: int) -> None:
+    """Make the same calls, and nothing else."""
+    for _ in range(count // batch):
+        for message in box.receive(max_messages=batch, visibility_timeout=300):
+            _handle(message)
+            message.acknowledge()
+
+
+def _handle(message: object) -> None:
+    """Do nothing."""
+
+
+def loops(report: Report) -> None:
+    """Print what a loop adds to the calls that it makes, and what it costs to renew all that a process has in hand."""
+    with contextlib.closing(Box()) as box, durable("NORMAL") as file:
+        for where, each, count, at_most in (("in memory", box, IN_MEMORY, 6), ("SQLite", file, LOOPED_ON_DISK, 1.75)):
+            for batch in (1, 10):
+                each.send_many(range(2 * (ROUNDS + 1) * count))  # both sides, and each has a round to warm up
+                ours, bare = partial(through_loop, each, batch, count), partial(through_calls, each, batch, count)
+                report.share(f"{where}: MailboxLoop, prefetch {batch}, in its bare calls", ours, bare, at_most)
+            each.send_many(range(IN_HAND))
+            renew = partial(each.extend_many, each.receive(max_messages=IN_HAND), 300)
+            report.figure(f"{where}: renewal of {IN_HAND:,} leases by one call", median_time(renew, times=20))
+
+
 # Cost by size.
 
 
@@ -368,7 +405,7 @@ def main(arguments: Sequence[str]) -> None:
         return
     report = Report()
     print(f"mailboxes, {pin_to_one_core()}")
-    for part in (one_thread, codec_cost, against_weakincentives, several_threads, on_disk, flat, hand_over):
+    for part in (one_thread, codec_cost, against_weakincentives, several_threads, on_disk, loops, flat, hand_over):
         part(report)
     report.exit()
 
