@@ -247,6 +247,8 @@ class MailboxWorker:
                     wait = wait_time_seconds if not failures else 0
                     if self._allowance is None or self._has_turn(*self._allowance, wait):
                         self._poll(visibility_timeout, wait if self._allowance is None else 0)
+                    if failures:
+                        report(logging.INFO, "mailbox available again", mailbox=self._source.name)
                     failures = 0
                 except MailboxClosedError:
                     return

@@ -92,6 +92,8 @@ class Transaction:
             return
         store = self._store
         store.end_call()
+        if store.is_hasty and self._cursor is not None:
+            store.wait_for(BUSY_SECONDS, self._cursor)
         if store.closed:
             try:
                 if self._cursor is not None:
@@ -110,6 +112,8 @@ class Transaction:
         cursor = self._cursor
         self._store.end_call()
         try:
+            if _is_busy(error):
+                self._store.wait_for(HASTY_SECONDS, cursor)
             self._store.announced.clear()
             self._store.buried.clear()
             if cursor is not None and cursor.connection.in_transaction:
@@ -130,8 +134,14 @@ class Transaction:
 #: Seconds that SQLite waits for another process that is writing; a write takes milliseconds.
 BUSY_SECONDS = 30.0
 
+#: Seconds that each call waits after one has waited in vain, until one gets through. Calls take turns, so those that
+#: came meanwhile would wait for their own 30 seconds one after another: 25 workers for 12 minutes.
+HASTY_SECONDS = 0.5
+
 #: Seconds from which on a call counts as waiting for another process; one that does not wait takes milliseconds.
 WAITING_AFTER = 0.1
+#: Seconds from which on it is told that a call has waited: from there on people wonder why nothing happens.
+TOLD_AFTER = 5.0
 #: Seconds after which a call does not count as waiting any more, but as stuck: SQLite has long given up by then.
 STUCK_AFTER = BUSY_SECONDS + 5
 
@@ -171,6 +181,8 @@ class SqliteStore:
         # When the call began that is in SQLite now, and when the last one ended that had to wait. Written under the
         # lock, read by any thread.
         self._call_began: float | None = None
+        #: True if the last call waited in vain for another process that has the file; under the lock.
+        self.is_hasty = False
         self._waited_until = 0.0
         #: How the connection flushes now.
         self.level = ""
@@ -215,6 +227,16 @@ class SqliteStore:
         began, self._call_began = self._call_began, None
         if began is not None and (now := self._monotonic()) - began > WAITING_AFTER:
             self._waited_until = now
+            if now - began > TOLD_AFTER:
+                text = "%s: a step took %.1f s, because another process has the file, or the disk is slow"
+                report(logging.WARNING, text, self.path, now - began)
+
+    def wait_for(self, seconds: float, cursor: sqlite3.Cursor | None) -> None:
+        """Let each call wait so long for another process that has the file; under the lock."""
+        self.is_hasty = seconds < BUSY_SECONDS
+        if cursor is not None:
+            with contextlib.suppress(sqlite3.Error):
+                cursor.connection.execute(f"PRAGMA busy_timeout = {1000 * seconds:.0f}")
 
     def waited_until(self) -> float:
         """Return up to when this process waited for another one that had the file: now, if it still does."""
@@ -240,7 +262,11 @@ class SqliteStore:
         try:
             cursor = self.open()
             yield cursor
+            if self.is_hasty:
+                self.wait_for(BUSY_SECONDS, cursor)
         except FAULTS as error:
+            if _is_busy(error):
+                self.wait_for(HASTY_SECONDS, cursor)
             raise self.failure(mailbox, error) from error
         finally:
             self.end_call()
@@ -326,7 +352,8 @@ class SqliteStore:
         # isolation_level=None: transactions begin and end where we say. The lock keeps threads apart.
         # A closed store opens what is there, and makes nothing: a new file would not have what is to be finalised.
         place = f"{self.path.as_uri()}?mode={'rw' if self.closed else 'rwc'}"
-        database = sqlite3.connect(place, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+        patience = HASTY_SECONDS if self.is_hasty else BUSY_SECONDS
+        database = sqlite3.connect(place, uri=True, timeout=patience, isolation_level=None, check_same_thread=False)
         try:
             check_schema(database, self.path)  # before the mode is changed, which writes
             use_wal(database)
@@ -378,6 +405,12 @@ class SqliteStore:
 
     def __repr__(self) -> str:
         return f"<SqliteStore {str(self.path)!r}{', closed' if self.closed else ''}>"
+
+
+def _is_busy(error: BaseException) -> bool:
+    """Say whether it was raised because another process has the file."""
+    code = getattr(error, "sqlite_errorcode", 0)  # errors of the module itself have none
+    return isinstance(code, int) and code & 0xFF == sqlite3.SQLITE_BUSY
 
 
 def is_missing(path: Path) -> bool:

@@ -16,7 +16,7 @@ from loopwarden._message_kinds import MessageKinds
 from loopwarden._threads import SerialExecutor
 from loopwarden.actors import ControlActor
 from loopwarden.clock import Clock, Timer, resolve_clock
-from loopwarden.errors import MailboxClosedError, UnsupportedRequestError
+from loopwarden.errors import MailboxClosedError, MailboxConnectionError, UnsupportedRequestError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -172,7 +172,10 @@ class ReaperActor(ControlActor):
             each.failures += 1
             if each.failures == 1:
                 name = each.mailbox.name
-                report(logging.WARNING, "could not reap mailbox %r, retrying", name, error=done.error, mailbox=name)
+                if isinstance(done.error, MailboxConnectionError):  # it says all, and its traceback begins in here
+                    report(logging.WARNING, "could not reap mailbox %r, retrying: %s", name, done.error, mailbox=name)
+                else:
+                    report(logging.WARNING, "could not reap mailbox %r, retrying", name, error=done.error, mailbox=name)
             delay: float | None = self._backoff.delay(each.failures, roll=0.5)
         else:
             each.failures = 0
