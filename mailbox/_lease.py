@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Self, final
 
+from loopwarden._arguments import MAX_VISIBILITY
 from loopwarden._log import describe, report
 from loopwarden.clock import Clock, resolve_clock
 from loopwarden.errors import MailboxConnectionError, MailboxError
-from loopwarden.mailbox._validation import MAX_VISIBILITY
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -24,7 +24,8 @@ class LeaseExtender:
     """Extends the lease of one message with the beats of the work, never with a timer.
 
     A timer would go on over a handler that hangs, and the message would never come back. A beat in the second half of
-    the lease extends it, on the thread that beats. After ``longest`` seconds there are no more extensions.
+    the lease extends it, on the thread that beats. After ``longest`` seconds there are no more extensions. It is for
+    your own code that receives messages: a `MailboxLoop` renews its leases in the background, without it.
 
     >>> from loopwarden import Heartbeat
     >>> from loopwarden.mailbox import InMemoryMailbox
@@ -104,7 +105,10 @@ class LeaseExtender:
         self.ends_at = now + timeout
 
     def extend_until(self, deadline: float) -> None:
-        """Let the lease last until then, in monotonic seconds, unless it does anyway; on any thread."""
+        """Let the lease last until then, in monotonic seconds, unless it does anyway; on any thread.
+
+        For your own shutdown, whose deadline lies behind the lease.
+        """
         left = deadline - self._clock.monotonic()
         if self.ends_at >= deadline or left <= 0 or self._message.is_finalized:
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from loopwarden._arguments import is_number, is_whole
+from loopwarden._arguments import MAX_VISIBILITY, is_number, is_whole
 from loopwarden._log import describe
 from loopwarden.errors import InvalidParameterError
 from loopwarden.mailbox._token import Token
@@ -18,7 +18,6 @@ M = TypeVar("M")
 
 __all__ = [
     "DEDUP_WINDOW",
-    "MAX_VISIBILITY",
     "MAX_WAIT",
     "check_bodies",
     "check_dedup_id",
@@ -40,8 +39,6 @@ __all__ = [
     "refuse_letter",
 ]
 
-#: Seconds that a lease may last, as in SQS.
-MAX_VISIBILITY = 43_200
 #: Seconds that a poll may wait, as in SQS.
 MAX_WAIT = 20
 #: Seconds in which a second message with the same dedup id is not sent, as in SQS.

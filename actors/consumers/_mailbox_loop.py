@@ -7,7 +7,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 
-from loopwarden._arguments import is_whole
+from loopwarden._arguments import MAX_VISIBILITY, is_whole
 from loopwarden._backoff import Backoff
 from loopwarden._log import describe
 from loopwarden._threads import run_in_thread
@@ -99,7 +99,7 @@ class MailboxLoop(Generic[T]):
         visibility_timeout: float | None = None,
         wait_time_seconds: float | None = None,
         longest_handler: float | None = None,
-        longest_lease: float = 43_200,
+        longest_lease: float = MAX_VISIBILITY,
         budget: WorkBudget | None = None,
         weight: int = 1,
         clock: Clock | None = None,

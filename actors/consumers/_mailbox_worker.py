@@ -10,6 +10,7 @@ from contextlib import suppress
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, final
 
+from loopwarden._arguments import MAX_VISIBILITY
 from loopwarden._heartbeat import Heartbeat
 from loopwarden._log import describe, report
 from loopwarden._ticket import Ticket
@@ -26,7 +27,6 @@ from loopwarden.errors import (
 )
 from loopwarden.mailbox import SupportsWaitedUntil, Token
 from loopwarden.mailbox._token import wait_with
-from loopwarden.mailbox._validation import MAX_VISIBILITY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, TypeAlias, cast, final
 
+from loopwarden._arguments import MAX_VISIBILITY
 from loopwarden._backoff import Backoff
 from loopwarden._log import describe
 from loopwarden.errors import Retry
@@ -15,9 +16,6 @@ __all__ = ["RetryPolicy", "RetryRule", "UnfinishedError"]
 
 #: How long a message stays away, or that it is given up at once.
 RetryRule: TypeAlias = "Backoff | Literal['dead_letter']"
-
-#: Seconds that a message can stay away at most.
-LONGEST = Retry.LONGEST
 
 
 class UnfinishedError(TypeError):
@@ -96,8 +94,8 @@ def _check_backoff(name: str, backoff: object) -> None:
         raise TypeError(
             f"{name} must be a Backoff, such as Backoff(minimum=0.5, maximum=60){remedy}, got {describe(backoff)}"
         )
-    if backoff.maximum * (1 + backoff.jitter) > LONGEST:
+    if backoff.maximum * (1 + backoff.jitter) > MAX_VISIBILITY:
         raise ValueError(
-            f"{name}.maximum must be at most {LONGEST} s with its jitter, as long as a message can stay away,"
+            f"{name}.maximum must be at most {MAX_VISIBILITY} s with its jitter, as long as a message can stay away,"
             f" got {describe(backoff)}"
         )

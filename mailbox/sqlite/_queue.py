@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, final
 
+from loopwarden._arguments import MAX_VISIBILITY
 from loopwarden.errors import MailboxClosedError, ReceiptHandleExpiredError, SerializationError
 from loopwarden.mailbox._dead_letter import NO_ERROR, DeadLetterNotice, DeadLetterWatch, exhausted_notice
 from loopwarden.mailbox._message import Message
 from loopwarden.mailbox._unreadable import BODY, HEADERS, is_enough, most_unread, unread_notice
-from loopwarden.mailbox._validation import MAX_VISIBILITY, check_receive, check_token, refuse_letter
+from loopwarden.mailbox._validation import check_receive, check_token, refuse_letter
 from loopwarden.mailbox._waiters import wait_for, wait_visible
 
 if TYPE_CHECKING:

@@ -12,10 +12,12 @@ from typing import TypeGuard, TypeVar, cast
 
 from loopwarden._log import describe
 
-__all__ = ["as_tuple", "check_callable", "is_number", "is_wait", "is_whole"]
+__all__ = ["MAX_VISIBILITY", "as_tuple", "check_callable", "is_number", "is_wait", "is_whole"]
 
 T = TypeVar("T")
 
+#: Seconds that a lease may last, and a message stay away, as in SQS.
+MAX_VISIBILITY = 43_200
 #: A larger whole number cannot be made a float.
 _LARGEST = sys.float_info.max
 

@@ -48,7 +48,7 @@ from typing import TYPE_CHECKING
 import pykka
 from typing_extensions import override
 
-from loopwarden._arguments import is_number
+from loopwarden._arguments import MAX_VISIBILITY, is_number
 from loopwarden._log import describe
 
 if TYPE_CHECKING:
@@ -204,7 +204,7 @@ class Retry(ActorError):  # noqa: N818  a handler says it, it is no fault
     """
 
     #: Seconds that a message can stay away at most.
-    LONGEST = 43_200
+    LONGEST = MAX_VISIBILITY
 
     def __init__(self, after: float = 0.0, reason: str = "") -> None:
         if not is_number(after) or not 0 <= after <= self.LONGEST:

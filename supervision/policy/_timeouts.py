@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Self, final
 
 from pydantic import AliasChoices, Field, model_validator
 
+from loopwarden._arguments import MAX_VISIBILITY
 from loopwarden._log import report
 from loopwarden._model import Model
 from loopwarden.actors import LoopTimeouts
-from loopwarden.mailbox._validation import LEAST_LEASE, MAX_VISIBILITY, MAX_WAIT
+from loopwarden.mailbox._validation import LEAST_LEASE, MAX_WAIT
 from loopwarden.supervision.policy._budget import SHARES
 
 if TYPE_CHECKING:
