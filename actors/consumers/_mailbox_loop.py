@@ -41,6 +41,8 @@ LEASE = 30.0
 WAIT = 20.0
 #: Seconds without a sign of life for which leases are renewed, if neither a watchdog nor the tree says: the watchdog's.
 SILENCE = 720.0
+#: What is to be done about a mailbox that is closed under a loop.
+CLOSE_LATER = "close mailboxes after the tree has ended, as serve(…, mailboxes=[…]) does"
 
 T = TypeVar("T")
 
@@ -163,6 +165,8 @@ class MailboxLoop(Generic[T]):
             clock=clock,
         )
         self._workers = [self._make_worker() for _ in range(concurrency)]
+        #: Why the last `run` returned although nothing had stopped it: its mailbox was closed. Otherwise empty.
+        self.end_reason = ""
         #: Told of each message of the mailbox that becomes a dead letter; set by the loop's actor.
         self.on_dead_letter: Callable[[DeadLetterNotice], object] | None = None
         self._replaced: list[MailboxWorker] = []  # whose messages are still to be given back
@@ -211,6 +215,7 @@ class MailboxLoop(Generic[T]):
             if self._group is not None:
                 raise RuntimeError(f"the loop over {self._source.name!r} is running already")
             self._group, self._done = group, done
+            self.end_reason = ""
             self._refuses = self._halted = self._stopped
             for worker in self._workers:
                 worker.renew(with_token=not self._stopped)  # the last run may have ended with a crash, which stops all
@@ -233,6 +238,8 @@ class MailboxLoop(Generic[T]):
                     self._refuses = True
                 if not group.failures:
                     self._run_posted()
+                if self._source.closed and not self._stopped:
+                    self.end_reason = f"its mailbox {self._source.name!r} was closed: {CLOSE_LATER}"
             finally:
                 if unwatch is not None:
                     unwatch()

@@ -149,6 +149,7 @@ class LoopActor(ControlActor):
         self._stopping_since: float | None = None
         self._is_told_to_stop = False
         self._outcome: _WorkerEnded | None = None
+        self._end_reason = ""
         self._stack: str | None = None
         self._starts_paused = False
         self._is_cut_short = False  # a worker was abandoned while it was stopping, so the stop is not clean
@@ -228,7 +229,7 @@ class LoopActor(ControlActor):
                 return None
             case _WorkerEnded():
                 if known.cause is None and self._stopping_since is None and self._recovery.cause is None:
-                    report(logging.INFO, "loop %r returned without being asked to stop", self.name, loop=self.name)
+                    self._note_return()
                 self._outcome = known
                 self._end_when_all_is_back()
                 return None
@@ -320,6 +321,13 @@ class LoopActor(ControlActor):
             self._stack = self._stack or "\n".join(stacks)
         return Deferred(answer)
 
+    def _note_return(self) -> None:
+        """Note that the loop has returned by itself, and why if it tells."""
+        told: object = getattr(self.loop, "end_reason", "")
+        self._end_reason = told if isinstance(told, str) else ""  # other people's loops may use the name otherwise
+        why = f", because {self._end_reason}" if self._end_reason else ""
+        report(logging.INFO, "loop %r returned without being asked to stop%s", self.name, why, loop=self.name)
+
     def _end_when_all_is_back(self) -> None:
         """End once the worker has, and everything that abandoned workers had in hand is back."""
         if self._outcome is not None and not self._recovery.pending:
@@ -352,7 +360,8 @@ class LoopActor(ControlActor):
 
     @override
     def _complete_exit(self, ended: ActorExit) -> ActorExit:
-        return replace(ended, result=self._final.wait(0), in_hand=self.health.in_hand())
+        in_hand, why = self.health.in_hand(), self._end_reason
+        return replace(ended, result=self._final.wait(0), in_hand=in_hand, end_reason=why)
 
     @override
     def _answers_after_end(self, cause: BaseException | None) -> Callable[[object], object]:

@@ -56,6 +56,8 @@ class ActorExit:
     result: ShutdownResult | None = None
     #: What the workers of a loop had in hand at the end.
     in_hand: tuple[InHand, ...] = ()
+    #: Why its loop returned without being asked to, if the loop tells by an ``end_reason``; otherwise empty.
+    end_reason: str = ""
 
 
 @final

@@ -73,6 +73,8 @@ class Child:
     is_new: bool = False
     is_supervisor: bool = False
     last_error: BaseException | None = None
+    #: Why its loop returned by itself when it last ended, if it has told; kept while it cannot be started again.
+    end_reason: str = ""
     start_waiters: list[object] = field(default_factory=list[object])
     stop_waiters: list[object] = field(default_factory=list[object])
 

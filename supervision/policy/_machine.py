@@ -333,6 +333,7 @@ class SupervisorMachine:
         if child is None or not child.state.is_alive:
             return []
         child.last_error = ended.error
+        child.end_reason = ended.why
         self._outbox.note(EventKind.EXITED, child, error=ended.error, reason=ended.reason.value, attempt=child.restarts)
         if child.after is not After.RESTART:  # otherwise it comes up with its group, and its waiters are told then
             self._outbox.answer(child.start_waiters, StartFailed(child.id, ended.error, "it was stopped before"))
@@ -485,7 +486,7 @@ class SupervisorMachine:
         own = admit(child.history, now, child.spec.intensity, child.spec.period)
         if own is None:
             child.is_terminated = True
-            self._outbox.note(EventKind.CHILD_GAVE_UP, child, error=error)
+            self._outbox.note(EventKind.CHILD_GAVE_UP, child, error=error, reason=child.end_reason)
             self._rest(child)
             return
         restarts = admit(self._restarts, now, self.spec.intensity, self.spec.period)
@@ -497,7 +498,9 @@ class SupervisorMachine:
         backoff = child.spec.backoff or self.spec.backoff
         delay = 0.0 if backoff is None else backoff.delay(child.failures, roll)
         self.roster.move(child, ChildState.RESTARTING)
-        self._outbox.note(EventKind.RESTARTING, child, error=error, attempt=child.failures, delay=delay)
+        self._outbox.note(
+            EventKind.RESTARTING, child, error=error, attempt=child.failures, delay=delay, reason=child.end_reason
+        )
         if delay > 0:
             child.retry_at = now + delay
             self._outbox.add(StartTimer(child.id, child.incarnation, delay))
@@ -509,6 +512,8 @@ class SupervisorMachine:
     def _too_often(self, child: Child, error: BaseException | None) -> str:
         what = "failed too often" if error is not None else f"ended too often, and is {child.spec.restart}"
         allowed = f"{self.spec.intensity} restarts in {self.spec.period:g} s"
+        if child.end_reason:
+            return f"{what} (more than {allowed}), because {child.end_reason}"
         return f"{what} (more than {allowed}: mend it, or raise intensity)"
 
     def _drag(self, sibling: Child) -> None:
@@ -520,7 +525,7 @@ class SupervisorMachine:
             self.roster.move(sibling, ChildState.RESTARTING)
 
     def _give_up(self, child: Child, kind: EventKind, why: str, error: BaseException | None) -> None:
-        self._outbox.note(kind, child, error=error)
+        self._outbox.note(kind, child, error=error, reason=child.end_reason)
         self._set_down(child, After.DELETE if child.spec.restart == "temporary" else After.KEEP)
         self._begin_stop(SupervisorGaveUp(self.spec.name, child.id, why, error))
 

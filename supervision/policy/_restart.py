@@ -39,6 +39,8 @@ class ChildExit:
     error: BaseException | None = None
     #: True if a request has asked for it: then the restart type does not judge it.
     asked: bool = False
+    #: Why a loop returned by itself, if it tells.
+    why: str = ""
 
 
 class Verdict(Enum):
@@ -50,10 +52,10 @@ class Verdict(Enum):
     ESCALATE = "escalate"  # the supervisor gives up at once
 
 
-def exit_of(cause: BaseException | None, *, asked: bool) -> ChildExit:
-    """Return the exit of an actor that ended by ``cause``."""
+def exit_of(cause: BaseException | None, *, asked: bool, why: str = "") -> ChildExit:
+    """Return the exit of an actor that ended by ``cause``, or without one, perhaps with a reason."""
     if cause is None:
-        return ChildExit(ExitReason.SHUTDOWN if asked else ExitReason.NORMAL, None, asked)
+        return ChildExit(ExitReason.SHUTDOWN if asked else ExitReason.NORMAL, None, asked, why)
     # By type(): the class of other people's exceptions may be a property that raises.
     if issubclass(type(cause), LoopAbandonedError):
         return ChildExit(ExitReason.KILLED, cause, asked)

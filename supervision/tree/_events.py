@@ -54,7 +54,8 @@ class SupervisionEvent(BaseModel):
     attempt: int = 0
     #: Seconds until the restart.
     delay: float = 0.0
-    #: Why a child ended (``normal``, ``shutdown``, ``error``, ``killed``), or was abandoned.
+    #: Why a child ended (``normal``, ``shutdown``, ``error``, ``killed``), or was abandoned; of a restart and of a
+    #: supervisor that gives up, why the loop had ended, if it has told.
     reason: str = ""
     #: The worker that it is about, if it is about one.
     worker: int | None = None
@@ -246,10 +247,13 @@ class EventLog:
         cause = describe(note.error)
         if note.kind is EventKind.START_FAILED:
             self._log(logging.WARNING, "child %r could not be started: %s", note, cause, error=cause)
+        elif note.kind is EventKind.RESTARTING and note.reason and note.error is None:
+            self._log(logging.WARNING, "child %r ended, and will be restarted, because %s", note, note.reason)
         elif note.kind is EventKind.RESTARTING:
             self._log(logging.INFO, "child %r will be restarted in %.1f s", note, note.delay)
         elif note.kind is EventKind.CHILD_GAVE_UP:
-            self._log(logging.ERROR, "child %r failed too often, and stays down: %s", note, cause, error=cause)
+            why = note.reason or cause
+            self._log(logging.ERROR, "child %r failed too often, and stays down: %s", note, why, error=cause)
 
     def _log(self, level: int, text: str, note: EmitEvent, known: object, error: str | None = None) -> None:
         supervisor, child = self._supervisor, note.child

@@ -283,7 +283,7 @@ class EffectExecutor:
                 cause = report.ended.cause
                 self._close(incarnation, report.ended)
                 if incarnation.has_entered or incarnation.is_stopping or report.ended.asked:
-                    self._ended(incarnation, exit_of(cause, asked=report.ended.asked))
+                    self._ended(incarnation, exit_of(cause, asked=report.ended.asked, why=report.ended.end_reason))
                 else:
                     self._start_failed(incarnation, cause or RuntimeError("it ended before it was running"))
             case StopTimedOut() if report.alarm == incarnation.alarm:  # otherwise it rang just before it was cancelled
