@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import fields
 from typing import TYPE_CHECKING, Annotated, Self, final
 
 from pydantic import AliasChoices, Field, model_validator
@@ -17,7 +18,7 @@ from loopwarden.supervision.policy._budget import SHARES
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Timeouts", "log_warnings", "loop_timeouts_of", "loop_warnings"]
+__all__ = ["Timeouts", "log_untold", "log_warnings", "loop_timeouts_of", "loop_warnings"]
 
 #: Seconds that a drain lasts at least: in less no message completes.
 SHORTEST_DRAIN = 1.0
@@ -110,6 +111,23 @@ def log_warnings(timeouts: Timeouts, background: Sequence[str] = ()) -> None:
     """Log each of the warnings, and one more if children of background priority, given by their ids, get too little."""
     for warning in (*timeouts.warnings, *filter(None, [_background_doubt(timeouts, background)])):
         report(logging.WARNING, "%s", warning)
+
+
+def log_untold(tree: str, timeouts: Timeouts) -> None:
+    """Warn of time-outs that were given for the loops of a tree which runs already, and so has not taken them."""
+    asked, usual = loop_timeouts_of(timeouts), loop_timeouts_of(Timeouts())
+    names = (each.name for each in fields(asked))
+    untold = {name: getattr(asked, name) for name in names if getattr(asked, name) != getattr(usual, name)}
+    if untold:
+        text = (
+            "supervisor %r was started before, so its loops have not taken %s from here: give serve a Supervisor that"
+            " is not started"
+        )
+        report(logging.WARNING, text, tree, " and ".join(f"{name} {_or_none(each)}" for name, each in untold.items()))
+
+
+def _or_none(seconds: float | None) -> str:
+    return "None" if seconds is None else _plain(seconds)
 
 
 def _drain_fault(its: Timeouts) -> str | None:

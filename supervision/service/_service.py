@@ -20,7 +20,7 @@ from loopwarden.supervision.health._host import find_host
 from loopwarden.supervision.health._prober import Prober
 from loopwarden.supervision.health._server import ProbeServer, check_port
 from loopwarden.supervision.policy._budget import Budget
-from loopwarden.supervision.policy._timeouts import Timeouts, log_warnings
+from loopwarden.supervision.policy._timeouts import Timeouts, log_untold, log_warnings
 from loopwarden.supervision.service._shutdown import Shutdown
 from loopwarden.supervision.service._signals import SignalRelay, signal_name
 from loopwarden.supervision.service._start_line import tell_start
@@ -59,8 +59,8 @@ class Service:
     """A tree with all that a process needs around it: signals, probes, a watchdog, a reaper, and an end in time.
 
     Args:
-        tree: The root supervisor: one that is not started, so that signals are heard from the first moment on, or the
-            ref of one that is.
+        tree: The root supervisor: one that is not started, so that signals are heard from the first moment on, and
+            loops take their time-outs from here; or the ref of one that is, whose loops keep those that they have.
         mailboxes: The mailboxes of the tree: reaped while it runs, and closed at the end.
         pools: The pools whose work is completed before the loops are stopped.
         signals: The signals that end it; a second one cuts the drain short, a third one ends the process at once.
@@ -100,7 +100,8 @@ class Service:
         self._has_run = False
         self.timeouts = Timeouts(**timeouts)
         self._tree = tree
-        if isinstance(tree, Supervisor):
+        self._runs_already = not isinstance(tree, Supervisor) or tree.is_launched
+        if isinstance(tree, Supervisor) and not tree.is_launched:
             tree.use_timeouts(self.timeouts)
         #: The root supervisor.
         self.ref: SupervisorRef = tree.actor_ref if isinstance(tree, Supervisor) else tree
@@ -155,6 +156,8 @@ class Service:
         known = self._tree.spec if isinstance(self._tree, Supervisor) else None
         children = () if known is None else (*known.children, *([] if known.template is None else [known.template]))
         log_warnings(self.timeouts, [child.id for child in children if child.priority == "background"])
+        if self._runs_already:
+            log_untold(self.ref.name, self.timeouts)
         ids = [child for child, _, _ in self.ref.glimpse()] if known is None else [each.id for each in known.children]
         probes = None if self.probes is None else self.probes.url
         tell_start(
@@ -164,6 +167,7 @@ class Service:
             probes=probes,
             why=self._why_there,
             timeouts=self.timeouts,
+            are_told=not self._runs_already,
         )
         try:
             report = self._run(owns_process=owns_process)

@@ -25,6 +25,8 @@ _TIMEOUTS = (
     "stall_threshold",
     "grace",
 )
+#: Those that are for loops alone.
+_OF_LOOPS = {"visibility_timeout", "wait_time_seconds", "longest_handler"}
 
 
 def tell_start(
@@ -35,6 +37,7 @@ def tell_start(
     probes: str | None,
     why: str,
     timeouts: Timeouts,
+    are_told: bool,
 ) -> None:
     """Log what is served.
 
@@ -45,9 +48,12 @@ def tell_start(
         probes: The URL of the probes, if there are any.
         why: Why they are there.
         timeouts: The time-outs in force.
+        are_told: Whether the loops use them too; otherwise those are left out that only loops have.
     """
     names = [_name_of(each) for each in mailboxes]
-    seconds: dict[str, float | None] = {name: getattr(timeouts, name) for name in _TIMEOUTS}
+    seconds: dict[str, float | None] = {
+        name: getattr(timeouts, name) for name in _TIMEOUTS if are_told or name not in _OF_LOOPS
+    }
     report(
         logging.INFO,
         "serving tree %r: children: %s; mailboxes: %s; probes: %s; %s",

@@ -24,7 +24,7 @@ from loopwarden.actors import (
     ShutdownResult,
 )
 from loopwarden.mailbox import InMemoryMailbox, Message
-from loopwarden.supervision import ExitCode, Service, ShutdownReport
+from loopwarden.supervision import ExitCode, Service, ShutdownReport, SupervisorRef
 from loopwarden.supervision.service._report import REPORT_GRACE, exit_code_of, reports_of
 from loopwarden.supervision.tree._drain import STOP_GRACE
 from loopwarden.testing import FakeClock, Hold, ProbeLoop
@@ -643,3 +643,64 @@ def test_service_of_a_running_tree_without_probes_tells_its_children_too(
 
     text = next(each.getMessage() for each in caplog.records if each.getMessage().startswith("serving"))
     assert "children: 1 (loop); mailboxes: none; probes: none;" in text
+
+
+def warnings_of(tree: Supervisor | SupervisorRef, caplog: pytest.LogCaptureFixture, **options: Any) -> list[str]:
+    """Run a service that is to end at once; return what it has warned of."""
+    caplog.clear()
+    service = Service(tree, signals=(), **options)
+    service.shut_down()
+    service.run()
+    return [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
+
+
+def test_service_warns_of_time_outs_that_a_running_tree_does_not_take(
+    jobs: Box, caplog: pytest.LogCaptureFixture
+) -> None:
+    children = [ChildSpec(id="loop", start=lambda: MailboxLoop(jobs, print))]
+    launched = Supervisor("launched", children=children)
+    launched.launch().ready.wait(60)
+
+    running = Supervisor.start("tree", children=children)
+    [warning] = warnings_of(running, caplog, visibility_timeout=60, stall_threshold=None)
+
+    assert warning == (
+        "supervisor 'tree' was started before, so its loops have not taken visibility_timeout 60 and stall_threshold"
+        " None from here: give serve a Supervisor that is not started"
+    )
+    assert len(warnings_of(launched, caplog, wait_time_seconds=5)) == 1
+    assert warnings_of(Supervisor.start("tree", children=children), caplog, shutdown_timeout=10) == []
+    assert warnings_of(Supervisor("tree", children=children), caplog, visibility_timeout=60) == []
+
+
+def test_service_of_a_running_tree_tells_only_the_time_outs_that_are_in_force(
+    jobs: Box, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "loopwarden")
+    tree = Supervisor.start("tree", children=[ChildSpec(id="loop", start=lambda: MailboxLoop(jobs, print))])
+
+    service = Service(tree, signals=(), visibility_timeout=60, shutdown_timeout=12)
+    service.shut_down()
+    service.run()
+
+    text = next(each.getMessage() for each in caplog.records if each.getMessage().startswith("serving"))
+    assert text.endswith("probes: none; shutdown_timeout 12 s, drain_timeout 12 s, stall_threshold 720 s")
+
+
+def test_loops_that_a_launched_supervisor_starts_later_keep_the_time_outs_of_their_siblings(
+    jobs: Box, clock: FakeClock
+) -> None:
+    made: list[MailboxLoop[Any]] = []
+
+    def start() -> MailboxLoop[Any]:
+        made.append(MailboxLoop(jobs, print, clock=clock))
+        return made[-1]
+
+    tree = Supervisor("tree", children=[ChildSpec(id="first", start=start)], clock=clock)
+    tree.launch().ready.wait(60)
+    service, returned = serve_in_background(tree, clock=clock, visibility_timeout=60)
+    service.ref.spawn(ChildSpec(id="second", start=start))
+
+    assert [loop.timeouts.visibility_timeout for loop in made] == [30, 30]
+    service.shut_down()
+    returned.wait(60)
