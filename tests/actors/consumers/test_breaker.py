@@ -47,7 +47,7 @@ class TestBreaker:
         assert not its.is_open
         assert not its.succeeded()
 
-    def test_one_success_in_between_begins_the_count_anew(self) -> None:
+    def test_success_in_between_begins_the_count_of_failures_anew(self) -> None:
         its = breaker(2)
         its.failed("broken", 0.0, 0.5)
         its.succeeded()

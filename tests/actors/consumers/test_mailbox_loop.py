@@ -195,7 +195,7 @@ def test_a_stop_in_the_middle_of_a_batch_completes_the_one_and_returns_all_other
     assert {message.delivery_count for message in returned} == {1}
 
 
-def test_ten_stops_that_return_nine_messages_each_make_no_dead_letter(clock: FakeClock) -> None:
+def test_stops_that_return_nine_messages_each_make_no_dead_letter(clock: FakeClock) -> None:
     jobs: Box = InMemoryMailbox("jobs", max_deliveries=3, clock=clock)
     jobs.send_many(range(19))
     loops: list[MailboxLoop[Any]] = []

@@ -208,7 +208,7 @@ def test_a_handler_that_raises_in_a_drain_returns_its_message(jobs: Box, clock: 
     stop(ref)
 
 
-def test_one_worker_of_many_is_waited_for(jobs: Box, clock: FakeClock) -> None:
+def test_drain_waits_for_one_worker_of_many(jobs: Box, clock: FakeClock) -> None:
     jobs.send("in hand")
     with Hold() as hold:
         ref = start(jobs, hold, clock, concurrency=4)

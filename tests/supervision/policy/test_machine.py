@@ -130,7 +130,7 @@ ENDS = {
 
 
 class TestWatchStart:
-    def test_is_answered_when_a_new_child_is_up(self) -> None:
+    def test_watch_start_is_answered_when_a_new_child_is_up(self) -> None:
         supervisor = supervise("a").running()
         supervisor.slow_to_start = {"b"}
         supervisor.start_child("b")
@@ -141,7 +141,7 @@ class TestWatchStart:
 
         assert (before, supervisor.answer(waiter)) == ([], "done")
 
-    def test_is_answered_at_once_if_the_child_was_up_before(self) -> None:
+    def test_watch_start_is_answered_at_once_if_the_child_was_up_before(self) -> None:
         supervisor = supervise("a").running()
 
         assert supervisor.answer(supervisor.watch_start("a")) == "done"
@@ -266,7 +266,7 @@ class TestEnd:
             pytest.param("temporary", "error", {}, [], id="temporary-error"),
         ],
     )
-    def test_what_follows_depends_on_restart_type_and_reason(
+    def test_end_of_a_child_is_judged_by_restart_type_and_reason(
         self, restart: str, reason: str, states: dict[str, str], told: list[str]
     ) -> None:
         supervisor = supervise(child("a", restart=restart)).running()
@@ -302,7 +302,7 @@ class TestEnd:
         assert EmitEvent(EventKind.EXITED, "a", BROKEN, reason=ExitReason.ERROR.value) in supervisor.notes
         assert supervisor.machine.roster.children["a"].last_error is BROKEN
 
-    def test_each_restart_is_counted_for_the_child_and_for_the_supervisor(self) -> None:
+    def test_restart_is_counted_for_the_child_and_for_the_supervisor(self) -> None:
         supervisor = supervise("a", "b", strategy="one_for_all").running()
 
         supervisor.crash("a")
@@ -313,7 +313,7 @@ class TestEnd:
 
 
 class TestIntensity:
-    def test_one_restart_more_than_allowed_ends_the_supervisor(self) -> None:
+    def test_restart_more_than_is_allowed_ends_the_supervisor(self) -> None:
         supervisor = supervise("a", intensity=2, period=5).running()
 
         supervisor.crash("a")
@@ -324,7 +324,7 @@ class TestIntensity:
         assert allowed == ["a"]
         assert supervisor.has_ended
 
-    def test_intensity_0_ends_it_at_the_first(self) -> None:
+    def test_intensity_0_ends_the_supervisor_at_the_first_failure(self) -> None:
         supervisor = supervise("a", intensity=0).running()
 
         supervisor.crash("a")
@@ -341,7 +341,7 @@ class TestIntensity:
 
         assert supervisor.has_ended is ended
 
-    def test_all_children_share_it(self) -> None:
+    def test_intensity_is_shared_by_all_children(self) -> None:
         supervisor = supervise("a", "b", intensity=1).running()
 
         supervisor.crash("a")
@@ -378,7 +378,7 @@ class TestIntensity:
         assert supervisor.told() == ["+a", "+a", "+a"]
         assert supervisor.has_ended
 
-    def test_what_is_done_by_hand_is_not_counted(self) -> None:
+    def test_restart_by_hand_is_not_counted(self) -> None:
         supervisor = supervise("a", intensity=1).running()
 
         supervisor.terminate_child("a")
@@ -405,7 +405,7 @@ class TestIntensity:
 
 class TestGiveUp:
     @every_strategy
-    def test_all_children_are_stopped_in_reverse_order(self, strategy: str) -> None:
+    def test_children_are_all_stopped_in_reverse_order(self, strategy: str) -> None:
         supervisor = supervise("a", "b", "c", strategy=strategy, intensity=0).running()
 
         supervisor.crash("b")
@@ -423,7 +423,7 @@ class TestGiveUp:
         assert (cause.supervisor, cause.child, cause.__cause__) == ("boss", "a", BROKEN)
         assert supervisor.noted(EventKind.GAVE_UP) == ["a"]
 
-    def test_it_finishes_only_when_everybody_is_down(self) -> None:
+    def test_supervisor_that_gives_up_finishes_only_when_all_children_are_down(self) -> None:
         supervisor = supervise("a", "b", intensity=0).running()
         supervisor.slow_to_stop = {"a"}
 
@@ -573,7 +573,7 @@ class TestStop:
         assert supervisor.told() == ["-b", "-a"]
         assert not supervisor.has_ended
 
-    def test_it_ends_with_its_cause(self) -> None:
+    def test_supervisor_that_is_stopped_ends_with_the_cause_of_the_stop(self) -> None:
         supervisor = supervise("a").running()
 
         supervisor.stop(BROKEN)
@@ -609,7 +609,7 @@ class TestStop:
         assert supervisor.finished == [None]
         assert supervisor.machine.phase is Phase.ENDED
 
-    def test_one_that_crashes_while_it_is_stopped_is_not_restarted(self) -> None:
+    def test_child_that_crashes_while_it_is_stopped_is_not_restarted(self) -> None:
         supervisor = supervise("a").running()
         supervisor.slow_to_stop = {"a"}
 
@@ -619,7 +619,7 @@ class TestStop:
         assert supervisor.told() == ["-a"]
         assert supervisor.finished == [None]
 
-    def test_one_that_crashes_before_its_turn_is_not_restarted_either(self) -> None:
+    def test_child_that_crashes_before_its_turn_is_not_restarted_either(self) -> None:
         supervisor = supervise("a", "b", strategy="one_for_all", intensity=0).running()
         supervisor.slow_to_stop = {"b"}
 
@@ -651,7 +651,7 @@ class TestAutoShutdown:
 
         assert supervisor.has_ended is ended
 
-    def test_any_significant_ends_it_at_the_first(self) -> None:
+    def test_any_significant_ends_the_supervisor_at_the_first(self) -> None:
         supervisor = supervise(
             child("a", restart="transient", significant=True),
             child("b", restart="transient", significant=True),
@@ -665,7 +665,7 @@ class TestAutoShutdown:
         assert supervisor.finished == [None]
         assert supervisor.noted(EventKind.AUTO_SHUTDOWN) == ["a"]
 
-    def test_all_significant_ends_it_at_the_last(self) -> None:
+    def test_all_significant_ends_the_supervisor_at_the_last(self) -> None:
         supervisor = supervise(
             child("a", restart="transient", significant=True),
             child("b", restart="temporary", significant=True),
@@ -679,7 +679,7 @@ class TestAutoShutdown:
 
         assert (after_the_first, supervisor.has_ended) == (False, True)
 
-    def test_one_that_is_being_restarted_is_running_for_all_significant(self) -> None:
+    def test_child_that_is_being_restarted_is_running_for_all_significant(self) -> None:
         supervisor = supervise(
             child("a", restart="transient", significant=True),
             child("b", restart="transient", significant=True),
@@ -733,7 +733,7 @@ class TestAutoShutdown:
 
 
 class TestStartChild:
-    def test_it_is_answered_once_the_child_is_up(self) -> None:
+    def test_start_child_is_answered_once_the_child_is_up(self) -> None:
         supervisor = supervise("a").running()
         supervisor.slow_to_start = {"b"}
 
@@ -755,7 +755,7 @@ class TestStartChild:
         assert isinstance(error, ChildExistsError)
         assert error.state == state
 
-    def test_one_that_cannot_be_started_is_discarded(self) -> None:
+    def test_child_that_cannot_be_started_is_discarded(self) -> None:
         supervisor = supervise("a").running()
         supervisor.outcomes = {"b": [BROKEN]}
 
@@ -766,7 +766,7 @@ class TestStartChild:
         assert (error.child, error.__cause__) == ("b", BROKEN)
         assert supervisor.states == {"a": "up"}
 
-    def test_one_that_is_not_to_be_now_is_kept(self) -> None:
+    def test_child_that_is_not_to_be_now_is_kept(self) -> None:
         supervisor = supervise("a").running()
         supervisor.outcomes = {"b": [IGNORE]}
 
@@ -775,7 +775,7 @@ class TestStartChild:
         assert supervisor.answer(waiter) == "done"
         assert supervisor.states == {"a": "up", "b": "down"}
 
-    def test_a_temporary_one_that_is_not_to_be_now_is_dropped(self) -> None:
+    def test_temporary_child_that_is_not_to_be_now_is_dropped(self) -> None:
         supervisor = supervise("a").running()
         supervisor.outcomes = {"b": [IGNORE]}
 
@@ -794,7 +794,7 @@ class TestStartChild:
         assert supervisor.answer(waiter) == "done"
         assert supervisor.up == ["a"]
 
-    def test_one_that_fails_after_it_was_up_is_restarted_like_any_other(self) -> None:
+    def test_child_that_fails_after_it_was_up_is_restarted_like_any_other(self) -> None:
         supervisor = supervise().running()
         supervisor.start_child("a")
         supervisor.outcomes = {"a": [BROKEN]}
@@ -819,7 +819,7 @@ class TestTerminateChild:
         assert supervisor.states == states
         assert supervisor.noted(EventKind.TERMINATED) == ["a"]
 
-    def test_it_is_answered_once_the_child_is_down(self) -> None:
+    def test_terminate_child_is_answered_once_the_child_is_down(self) -> None:
         supervisor = supervise("a").running()
         supervisor.slow_to_stop = {"a"}
 
@@ -830,7 +830,7 @@ class TestTerminateChild:
         assert before == []
         assert supervisor.answer(waiter) == "done"
 
-    def test_one_that_is_down_already_is_down(self) -> None:
+    def test_child_that_is_down_already_is_terminated_at_once(self) -> None:
         supervisor = supervise("a").running()
 
         supervisor.terminate_child("a")
@@ -839,7 +839,7 @@ class TestTerminateChild:
         assert supervisor.answer(waiter) == "done"
         assert supervisor.told() == ["-a"]
 
-    def test_everybody_who_asks_is_answered(self) -> None:
+    def test_terminate_child_answers_all_who_ask(self) -> None:
         supervisor = supervise("a").running()
         supervisor.slow_to_stop = {"a"}
 
@@ -856,7 +856,7 @@ class TestTerminateChild:
 
         assert supervisor.answer(waiter) == "ChildNotFoundError"
 
-    def test_one_that_crashes_on_the_way_is_terminated_all_the_same(self) -> None:
+    def test_child_that_crashes_on_the_way_is_terminated_all_the_same(self) -> None:
         supervisor = supervise("a").running()
         supervisor.slow_to_stop = {"a"}
 
@@ -877,7 +877,7 @@ class TestTerminateChild:
 
 
 class TestRestartChild:
-    def test_one_that_is_down_is_started_in_its_place(self) -> None:
+    def test_child_that_is_down_is_started_in_its_place(self) -> None:
         supervisor = supervise("a", "b").running()
         supervisor.terminate_child("a")
 
@@ -897,7 +897,7 @@ class TestRestartChild:
         assert supervisor.told() == ["+b"]
 
     @pytest.mark.parametrize("state", ["up", "restarting", "starting", "stopping"])
-    def test_one_that_is_not_down_is_busy(self, state: str) -> None:
+    def test_child_that_is_not_down_is_busy(self, state: str) -> None:
         supervisor = in_state(state)
 
         waiter = supervisor.restart_child("a")
@@ -913,7 +913,7 @@ class TestRestartChild:
 
         assert supervisor.answer(waiter) == "ChildNotFoundError"
 
-    def test_one_that_cannot_be_started_stays_down(self) -> None:
+    def test_child_that_cannot_be_started_stays_down(self) -> None:
         supervisor = supervise("a").running()
         supervisor.terminate_child("a")
         supervisor.outcomes = {"a": [BROKEN]}
@@ -923,7 +923,7 @@ class TestRestartChild:
         assert supervisor.answer(waiter) == "StartFailed"
         assert supervisor.states == {"a": "down"}
 
-    def test_one_that_is_not_to_be_now_stays_down(self) -> None:
+    def test_child_that_is_not_to_be_now_stays_down(self) -> None:
         supervisor = supervise("a").running()
         supervisor.terminate_child("a")
         supervisor.outcomes = {"a": [IGNORE]}
@@ -935,7 +935,7 @@ class TestRestartChild:
 
 
 class TestDeleteChild:
-    def test_one_that_is_down_is_forgotten(self) -> None:
+    def test_child_that_is_down_is_forgotten(self) -> None:
         supervisor = supervise("a", "b").running()
         supervisor.terminate_child("a")
 
@@ -945,7 +945,7 @@ class TestDeleteChild:
         assert supervisor.states == {"b": "up"}
 
     @pytest.mark.parametrize("state", ["up", "restarting", "starting", "stopping"])
-    def test_one_that_is_not_down_is_busy(self, state: str) -> None:
+    def test_child_that_is_not_down_is_busy(self, state: str) -> None:
         supervisor = in_state(state)
 
         waiter = supervisor.delete_child("a")
@@ -961,7 +961,7 @@ class TestDeleteChild:
 
         assert supervisor.answer(waiter) == "ChildNotFoundError"
 
-    def test_its_id_can_be_used_again_at_the_end_of_the_order(self) -> None:
+    def test_id_of_a_deleted_child_can_be_used_again_at_the_end_of_the_order(self) -> None:
         supervisor = supervise("a", "b", strategy="rest_for_one").running()
 
         supervisor.terminate_child("a")
@@ -972,7 +972,7 @@ class TestDeleteChild:
 
         assert supervisor.told() == ["-a", "+b", "+a"]
 
-    def test_it_comes_up_with_no_group(self) -> None:
+    def test_deleted_child_comes_up_with_no_group(self) -> None:
         supervisor = supervise("a", "b", strategy="one_for_all").running()
 
         supervisor.terminate_child("b")
@@ -1005,7 +1005,7 @@ class TestHeldDown:
         assert supervisor.states == {"a": "down"}
 
     @every_group
-    def test_one_that_was_terminated_stays_down_when_the_group_is_restarted(self, strategy: str) -> None:
+    def test_child_that_was_terminated_stays_down_when_the_group_is_restarted(self, strategy: str) -> None:
         supervisor = supervise("a", "b", "c", strategy=strategy).running()
         supervisor.terminate_child("b")
         supervisor.told()
@@ -1016,7 +1016,7 @@ class TestHeldDown:
         assert supervisor.states == {"a": "up", "b": "down", "c": "up"}
 
     @every_group
-    def test_one_that_was_asked_to_stop_stays_down_when_the_group_is_restarted(self, strategy: str) -> None:
+    def test_child_that_was_asked_to_stop_stays_down_when_the_group_is_restarted(self, strategy: str) -> None:
         supervisor = supervise("a", "b", strategy=strategy).running()
         supervisor.end("b", exit_of(None, asked=True))
 
@@ -1025,7 +1025,7 @@ class TestHeldDown:
         assert supervisor.states == {"a": "up", "b": "down"}
 
     @every_group
-    def test_one_that_had_ended_by_itself_and_was_then_terminated_stays_down(self, strategy: str) -> None:
+    def test_child_that_had_ended_by_itself_and_was_then_terminated_stays_down(self, strategy: str) -> None:
         supervisor = supervise("a", child("b", restart="transient"), strategy=strategy).running()
         supervisor.finish("b")
         supervisor.terminate_child("b")
@@ -1035,7 +1035,7 @@ class TestHeldDown:
         assert supervisor.states == {"a": "up", "b": "down"}
 
     @every_group
-    def test_one_that_is_being_terminated_stays_down_when_the_group_is_restarted(self, strategy: str) -> None:
+    def test_child_that_is_being_terminated_stays_down_when_the_group_is_restarted(self, strategy: str) -> None:
         supervisor = supervise("a", "b", strategy=strategy).running()
         supervisor.slow_to_stop = {"b"}
         supervisor.terminate_child("b")
@@ -1046,7 +1046,7 @@ class TestHeldDown:
         assert supervisor.states == {"a": "up", "b": "down"}
 
     @every_group
-    def test_one_that_was_brought_up_again_goes_with_the_group_again(self, strategy: str) -> None:
+    def test_child_that_was_brought_up_again_goes_with_the_group_again(self, strategy: str) -> None:
         supervisor = supervise("a", "b", strategy=strategy).running()
         supervisor.terminate_child("b")
         supervisor.restart_child("b")
@@ -1057,7 +1057,7 @@ class TestHeldDown:
         assert supervisor.told() == ["-b", "+a", "+b"]
 
     @every_group
-    def test_one_that_could_not_be_started_by_hand_is_tried_again_with_its_group(self, strategy: str) -> None:
+    def test_child_that_could_not_be_started_by_hand_is_tried_again_with_its_group(self, strategy: str) -> None:
         supervisor = supervise("a", "b", strategy=strategy).running()
         supervisor.outcomes = {"b": [BROKEN]}
         supervisor.terminate_child("b")
@@ -1067,7 +1067,7 @@ class TestHeldDown:
 
         assert supervisor.states == {"a": "up", "b": "up"}
 
-    def test_one_that_waits_for_its_restart_can_be_terminated(self) -> None:
+    def test_child_that_waits_for_its_restart_can_be_terminated(self) -> None:
         supervisor = supervise("a", backoff=Backoff()).running()
         supervisor.crash("a")
 
@@ -1256,7 +1256,7 @@ class TestBackoff:
 
 
 class TestForEver:
-    def test_without_an_intensity_it_never_gives_up(self) -> None:
+    def test_supervisor_without_an_intensity_never_gives_up(self) -> None:
         supervisor = supervise("a", intensity=None).running()
         supervisor.outcomes = {"a": [BROKEN] * 500}
 
@@ -1279,7 +1279,7 @@ class TestOwnIntensity:
         assert supervisor.states == {"x": "up", "a": "down", "b": "up"}
         assert supervisor.noted(EventKind.CHILD_GAVE_UP) == ["a"]
 
-    def test_its_window_slides_like_the_supervisors(self) -> None:
+    def test_window_of_a_child_slides_like_the_supervisors(self) -> None:
         supervisor = supervise(child("a", intensity=1, period=5)).running()
 
         supervisor.crash("a")
@@ -1288,7 +1288,7 @@ class TestOwnIntensity:
 
         assert supervisor.up == ["a"]
 
-    def test_a_restart_that_fails_counts_for_it(self) -> None:
+    def test_restart_that_fails_counts_for_the_child(self) -> None:
         supervisor = supervise(child("a", intensity=1), "b").running()
         supervisor.outcomes = {"a": [BROKEN]}
 
@@ -1296,7 +1296,7 @@ class TestOwnIntensity:
 
         assert supervisor.states == {"a": "down", "b": "up"}
 
-    def test_one_failure_too_many_for_itself_costs_the_supervisor_nothing(self) -> None:
+    def test_failure_that_is_too_many_for_the_child_costs_the_supervisor_nothing(self) -> None:
         supervisor = supervise(child("a", intensity=0), "b", intensity=1).running()
 
         supervisor.crash("a")
@@ -1304,7 +1304,7 @@ class TestOwnIntensity:
 
         assert supervisor.states == {"a": "down", "b": "up"}
 
-    def test_the_supervisors_intensity_counts_beside_it(self) -> None:
+    def test_intensity_of_the_supervisor_counts_beside_that_of_the_child(self) -> None:
         supervisor = supervise(child("a", intensity=9), intensity=1).running()
 
         supervisor.crash("a")
@@ -1438,7 +1438,7 @@ class TestPool:
 
         assert supervisor.states == {"worker-2": "up"}
 
-    def test_all_are_stopped_at_once(self) -> None:
+    def test_children_of_a_pool_are_all_stopped_at_once(self) -> None:
         supervisor = self.pool()
         supervisor.slow_to_stop = {"worker-1", "worker-2"}
 
@@ -1612,7 +1612,7 @@ class TestDrain:
 
 class TestKill:
     @every_strategy
-    def test_all_children_are_given_up_at_once(self, strategy: str) -> None:
+    def test_children_are_all_given_up_at_once(self, strategy: str) -> None:
         supervisor = supervise("a", "b", strategy=strategy).running()
 
         supervisor.kill_all()
@@ -1657,7 +1657,7 @@ class TestKill:
 
 class TestAfterTheEnd:
     @pytest.mark.parametrize("phase", ["draining", "stopping", "ended"])
-    def test_nothing_is_started(self, phase: str) -> None:
+    def test_supervisor_that_is_ending_or_has_ended_starts_nothing(self, phase: str) -> None:
         supervisor = supervise("a", "b").running()
         supervisor.terminate_child("b")
         supervisor.told()

@@ -74,7 +74,7 @@ class TestTerminateWhileStarting:
         assert supervisor.states == {"a": "up"}
 
     @every_strategy
-    def test_one_of_the_first_children_makes_room_for_the_next(self, strategy: str) -> None:
+    def test_first_child_that_is_terminated_makes_room_for_the_next(self, strategy: str) -> None:
         supervisor = supervise("a", "b", strategy=strategy)
         supervisor.slow_to_start = {"a"}
         supervisor.begin()
@@ -86,7 +86,7 @@ class TestTerminateWhileStarting:
         assert (supervisor.times_ready, supervisor.finished) == (1, [])
 
     @every_strategy
-    def test_one_whose_turn_has_not_come_is_never_started(self, strategy: str) -> None:
+    def test_child_whose_turn_has_not_come_is_never_started(self, strategy: str) -> None:
         supervisor = supervise("a", "b", strategy=strategy)
         supervisor.slow_to_start = {"a"}
         supervisor.begin()
@@ -100,7 +100,7 @@ class TestTerminateWhileStarting:
         assert supervisor.times_ready == 1
 
     @every_strategy
-    def test_one_of_the_first_that_is_brought_up_again_is_started_once(self, strategy: str) -> None:
+    def test_first_child_that_is_brought_up_again_is_started_once(self, strategy: str) -> None:
         supervisor = supervise("a", "b", strategy=strategy)
         supervisor.slow_to_start = {"a"}
         supervisor.begin()
@@ -113,7 +113,7 @@ class TestTerminateWhileStarting:
         assert supervisor.answer(waiter) == "done"
 
     @every_group
-    def test_whoever_asked_for_a_start_whose_turn_has_not_come_is_told(self, strategy: str) -> None:
+    def test_waiter_for_a_start_whose_turn_has_not_come_is_told(self, strategy: str) -> None:
         supervisor = slow("a", "b", strategy=strategy)
         supervisor.crash("b")
 
@@ -158,7 +158,7 @@ class TestTerminateWhileStarting:
 
 class TestStopOfTheSupervisor:
     @every_strategy
-    def test_while_a_first_child_is_starting(self, strategy: str) -> None:
+    def test_stop_of_the_supervisor_while_a_first_child_is_starting(self, strategy: str) -> None:
         supervisor = supervise("a", "b", "c", strategy=strategy)
         supervisor.slow_to_start = supervisor.slow_to_stop = {"b"}
         supervisor.begin()
@@ -171,7 +171,7 @@ class TestStopOfTheSupervisor:
         assert supervisor.times_ready == 0
 
     @every_strategy
-    def test_while_a_first_child_is_starting_that_then_fails(self, strategy: str) -> None:
+    def test_stop_of_the_supervisor_while_a_first_child_is_starting_that_then_fails(self, strategy: str) -> None:
         supervisor = supervise("a", strategy=strategy)
         supervisor.slow_to_start = supervisor.slow_to_stop = {"a"}
         supervisor.begin()
@@ -183,7 +183,7 @@ class TestStopOfTheSupervisor:
         assert supervisor.finished == [None]
 
     @every_strategy
-    def test_while_a_child_is_being_started_by_hand(self, strategy: str) -> None:
+    def test_stop_of_the_supervisor_while_a_child_is_being_started_by_hand(self, strategy: str) -> None:
         supervisor = slow("a", strategy=strategy)
         starter = supervisor.start_child("new")
 
@@ -196,7 +196,7 @@ class TestStopOfTheSupervisor:
         assert supervisor.finished == [None]
 
     @every_group
-    def test_while_somebody_waits_for_a_start_whose_turn_has_not_come(self, strategy: str) -> None:
+    def test_stop_of_the_supervisor_answers_a_waiter_for_a_start_whose_turn_has_not_come(self, strategy: str) -> None:
         supervisor = slow("a", "b", strategy=strategy)
         supervisor.crash("b")
         starter = supervisor.start_child("new")
@@ -207,7 +207,7 @@ class TestStopOfTheSupervisor:
         assert "+new" not in supervisor.told()
 
     @every_strategy
-    def test_while_a_child_is_restarting(self, strategy: str) -> None:
+    def test_stop_of_the_supervisor_while_a_child_is_restarting(self, strategy: str) -> None:
         supervisor = slow("a", "b", strategy=strategy)
         supervisor.crash("b")
         supervisor.slow_to_start = supervisor.slow_to_stop = set()
@@ -220,7 +220,7 @@ class TestStopOfTheSupervisor:
         assert supervisor.finished == [None]
 
     @every_strategy
-    def test_while_a_child_is_being_terminated(self, strategy: str) -> None:
+    def test_stop_of_the_supervisor_while_a_child_is_being_terminated(self, strategy: str) -> None:
         supervisor = slow("a", "b", strategy=strategy)
         stopper = supervisor.terminate_child("b")
 
@@ -232,7 +232,7 @@ class TestStopOfTheSupervisor:
         assert supervisor.answer(stopper) == "done"
         assert supervisor.finished == [None]
 
-    def test_while_a_temporary_child_waits_to_be_terminated(self) -> None:
+    def test_stop_of_the_supervisor_while_a_temporary_child_waits_to_be_terminated(self) -> None:
         supervisor = supervise("a", child("b", restart="temporary"), "c", strategy="one_for_all").running()
         supervisor.slow_to_stop = {"a", "b", "c"}
         supervisor.terminate_child("c")
@@ -248,7 +248,7 @@ class TestStopOfTheSupervisor:
         assert supervisor.states == {"a": "down", "c": "down"}
 
     @every_group
-    def test_while_a_group_is_being_stopped(self, strategy: str) -> None:
+    def test_stop_of_the_supervisor_while_a_group_is_being_stopped(self, strategy: str) -> None:
         supervisor = slow("a", "b", "c", strategy=strategy)
         supervisor.crash("a")
 
@@ -260,7 +260,7 @@ class TestStopOfTheSupervisor:
         assert supervisor.finished == [None]
 
     @every_group
-    def test_while_a_group_is_being_started(self, strategy: str) -> None:
+    def test_stop_of_the_supervisor_while_a_group_is_being_started(self, strategy: str) -> None:
         supervisor = slow("a", "b", strategy=strategy)
         supervisor.crash("a")
         supervisor.stop_is_over("b")
@@ -271,7 +271,7 @@ class TestStopOfTheSupervisor:
         assert supervisor.told() == ["-b", "+a", "-a"]
         assert supervisor.finished == [None]
 
-    def test_a_terminator_who_comes_during_the_stop_is_answered(self) -> None:
+    def test_terminate_child_during_the_stop_is_answered(self) -> None:
         supervisor = slow("a", "b", strategy="one_for_all")
         supervisor.stop()
 
@@ -284,7 +284,7 @@ class TestStopOfTheSupervisor:
 
 
 class TestCrashInTheMiddle:
-    def test_of_one_that_is_going_down_with_the_group_costs_nothing(self) -> None:
+    def test_crash_of_a_child_that_is_going_down_with_the_group_costs_nothing(self) -> None:
         supervisor = slow("a", "b", "c", strategy="one_for_all", intensity=1)
 
         supervisor.crash("a")
@@ -295,7 +295,7 @@ class TestCrashInTheMiddle:
         assert told == ["-c", "+a"]
         assert not supervisor.has_ended
 
-    def test_of_one_on_the_left_while_the_rest_is_being_stopped_takes_them_along(self) -> None:
+    def test_crash_of_a_child_on_the_left_while_the_rest_is_being_stopped_takes_them_along(self) -> None:
         supervisor = slow("a", "b", "c", strategy="rest_for_one")
 
         supervisor.crash("b")
@@ -305,7 +305,7 @@ class TestCrashInTheMiddle:
         assert supervisor.told() == ["-c", "+a"]
         assert supervisor.states == {"a": "starting", "b": "restarting", "c": "restarting"}
 
-    def test_of_one_that_is_up_again_while_the_group_is_being_started_begins_anew(self) -> None:
+    def test_crash_of_a_child_that_is_up_again_while_the_group_is_being_started_begins_anew(self) -> None:
         supervisor = slow("a", "b", "c", strategy="one_for_all")
         supervisor.crash("a")
         supervisor.stop_is_over("c")
@@ -319,7 +319,7 @@ class TestCrashInTheMiddle:
         assert supervisor.told() == ["-b", "+a"]
         assert supervisor.states == {"a": "starting", "b": "restarting", "c": "restarting"}
 
-    def test_that_is_once_too_often_while_the_group_is_being_started_ends_the_supervisor(self) -> None:
+    def test_crash_that_is_once_too_often_while_the_group_is_being_started_ends_the_supervisor(self) -> None:
         supervisor = slow("a", "b", strategy="one_for_all", intensity=1)
         supervisor.crash("a")
         supervisor.stop_is_over("b")
@@ -332,7 +332,7 @@ class TestCrashInTheMiddle:
         assert supervisor.told() == ["-b"]
         assert supervisor.has_ended
 
-    def test_nobody_is_started_before_everybody_who_goes_down_is_down(self) -> None:
+    def test_group_is_not_started_before_all_that_go_down_are_down(self) -> None:
         supervisor = slow("a", "b", "c", strategy="one_for_all")
 
         supervisor.crash("b")
@@ -344,7 +344,7 @@ class TestCrashInTheMiddle:
         assert (first, second, supervisor.told()) == (["-c"], ["-a"], ["+a"])
 
     @every_group
-    def test_one_that_is_terminated_while_it_goes_down_with_the_group_stays_down(self, strategy: str) -> None:
+    def test_child_that_is_terminated_while_it_goes_down_with_the_group_stays_down(self, strategy: str) -> None:
         supervisor = slow("a", "b", strategy=strategy)
         supervisor.slow_to_start = set()
 
@@ -357,7 +357,7 @@ class TestCrashInTheMiddle:
         assert supervisor.states == {"a": "up", "b": "down"}
 
     @every_group
-    def test_one_that_is_terminated_while_it_waits_for_the_group_stays_down(self, strategy: str) -> None:
+    def test_child_that_is_terminated_while_it_waits_for_the_group_stays_down(self, strategy: str) -> None:
         supervisor = slow("a", "b", strategy=strategy)
         supervisor.crash("a")
         supervisor.stop_is_over("b")
@@ -390,7 +390,7 @@ class TestCrashInTheMiddle:
         assert supervisor.up == ["a", "b", "c"]
 
     @every_group
-    def test_one_that_is_not_to_be_while_a_sibling_takes_it_down_is_asked_again_with_the_group(
+    def test_child_that_is_not_to_be_while_a_sibling_takes_it_down_is_asked_again_with_the_group(
         self, strategy: str
     ) -> None:
         supervisor = slow("a", "b", "c", strategy=strategy)
@@ -638,7 +638,7 @@ def slow_family(strategy: str, *, sequential: bool, backoff: bool) -> Simulator:
 @every_strategy
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(backoff=st.booleans(), steps=st.lists(STEPS, max_size=40))
-def test_however_things_interleave_every_waiter_is_answered_once_and_all_comes_to_rest(
+def test_waiters_are_answered_once_and_all_comes_to_rest_however_things_interleave(
     strategy: str, sequential: bool, backoff: bool, steps: list[tuple[int, str]]
 ) -> None:
     supervisor = slow_family(strategy, sequential=sequential, backoff=backoff)
@@ -667,7 +667,7 @@ def test_however_things_interleave_every_waiter_is_answered_once_and_all_comes_t
 @every_group
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(backoff=st.booleans(), steps=st.lists(STEPS, max_size=40))
-def test_however_things_interleave_what_somebody_took_down_only_somebody_brings_up(
+def test_child_that_a_request_took_down_only_a_request_brings_up_however_things_interleave(
     strategy: str, backoff: bool, steps: list[tuple[int, str]]
 ) -> None:
     supervisor = slow_family(strategy, sequential=False, backoff=backoff)

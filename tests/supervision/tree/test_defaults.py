@@ -37,7 +37,7 @@ def test_supervisor_warns_if_it_ends_before_a_message_that_kills_its_loop_is_a_d
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_one_poison_message_ends_as_a_dead_letter_and_nothing_else(seed: int) -> None:
+def test_poison_message_ends_as_a_dead_letter_and_nothing_else(seed: int) -> None:
     with Simulation(seed=seed) as simulation:
         jobs: InMemoryMailbox[Any, Any] = InMemoryMailbox("jobs")
         done: list[str] = []
