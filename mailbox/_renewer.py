@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import weakref
 from typing import TYPE_CHECKING, Any, Protocol, final
 
@@ -12,7 +13,7 @@ from loopwarden.errors import MessageFinalizedError, ReceiptHandleExpiredError
 from loopwarden.mailbox._contract import SupportsExtendMany
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from loopwarden.clock import Clock, Timer
     from loopwarden.mailbox._message import Message
@@ -23,6 +24,8 @@ __all__ = ["Holder", "LeaseRenewer", "renewer_of"]
 DUE = 1 / 2
 #: What is left of a lease when it is renewed with others that are due, so that all of them come to be due together.
 EARLY = 3 / 4
+#: What is left of a lease at the least when a timer rings that need not be set anew for it.
+ENOUGH = 3 / 8
 #: After which part of a lease a renewal that failed is tried again.
 AGAIN = 1 / 8
 
@@ -69,11 +72,14 @@ class LeaseRenewer:
         self._source = _weakly(source)
         self._name = str(getattr(source, "name", ""))
         self._clock = clock
-        self._lock = clock.blocking.lock()  # guards _holders, _alarm and _timer together
+        self._lock = clock.blocking.lock()  # guards _holders, _alarm, _rings_at and _timer together
         self._holders: dict[Holder, None] = {}
-        # There from the setting of a timer until its call is over. Looked at without the lock, by each worker after
-        # each receive. The worker first shows what it holds and then looks; a call does it in the other order.
+        # There from the setting of a timer until its call is over.
         self._alarm: object = None
+        # When the timer rings; always in time while a call is under way, because then it is looked what is next. Looked
+        # at without the lock, by each worker after each receive. The worker first shows what it holds and then looks; a
+        # call does it in the other order.
+        self._rings_at = math.inf
         self._has_failed = False  # so that it is told once how it stands with the mailbox
         self._timer: Timer | None = None
 
@@ -93,26 +99,40 @@ class LeaseRenewer:
             self._holders.pop(holder, None)
             if self._holders:
                 return
-            timer, self._timer, self._alarm = self._timer, None, None
+            timer = self._forget_alarm()
         if timer is not None:
             timer.cancel()
         self._set_if_needed()  # another worker may have come meanwhile, and seen an alarm
 
     def received(self, holder: Holder) -> None:
         """Take note that a worker holds something; called after each receive, so it does next to nothing."""
-        if self._alarm is None:
+        # Not only if there is no timer: that of a lease which lasts longer would ring too late.
+        if holder.lease_ends - holder.lease * ENOUGH < self._rings_at:
             self._set(holder.lease * DUE)
 
+    def _forget_alarm(self) -> Timer | None:
+        """Be without a timer; return the one to be cancelled. Under the lock."""
+        timer, self._timer = self._timer, None
+        self._alarm, self._rings_at = None, math.inf
+        return timer
+
     def _set(self, seconds: float) -> None:
+        """Have what is due renewed after so many seconds, if that is not done sooner anyway."""
         alarm = object()
+        rings_at = self._clock.monotonic() + seconds
         with self._lock:
-            if self._alarm is not None or not self._holders:
+            if rings_at >= self._rings_at or not self._holders:
                 return
-            self._alarm = alarm
+            later = self._forget_alarm()
+            self._alarm, self._rings_at = alarm, rings_at
+        if later is not None:
+            later.cancel()
         try:
             timer = self._clock.call_later(seconds, lambda: self._ring(alarm))
         except RuntimeError as error:
-            self._alarm = None
+            with self._lock:
+                if self._alarm is alarm:
+                    self._forget_alarm()
             text = "could not start a timer, so the leases of messages of %r are not renewed"
             report(logging.WARNING, text, self._name, error=error)
             return
@@ -120,14 +140,19 @@ class LeaseRenewer:
             is_wanted = self._alarm is alarm
             if is_wanted:
                 self._timer = timer
-        if not is_wanted:  # the last worker has left meanwhile
+        if not is_wanted:  # the last worker has left meanwhile, or one has come whose lease ends sooner
             timer.cancel()
 
-    def _set_if_needed(self) -> None:
+    def _set_if_needed(self, failed: Collection[Holder] = ()) -> None:
+        """Set a timer if something is held; for what could not be renewed just now it is one for another try."""
         now = self._clock.monotonic()
-        dues = [each.lease_ends - each.lease * DUE - now for each in self._joined() if each.held()]
+        dues = [
+            each.lease * AGAIN if each in failed else max(0.0, each.lease_ends - each.lease * DUE - now)
+            for each in self._joined()
+            if each.held()
+        ]
         if dues:
-            self._set(max(0.0, min(dues)))
+            self._set(min(dues))
 
     def _joined(self) -> tuple[Holder, ...]:
         with self._lock:
@@ -138,34 +163,36 @@ class LeaseRenewer:
         run_in_thread(lambda: self._renew(alarm), f"{self._name}-renewal", self._clock.blocking)
 
     def _renew(self, alarm: object) -> None:
-        again = 0.0
+        failed: Collection[Holder] = ()
+        with self._lock:
+            if self._alarm is not alarm:
+                return
+            self._rings_at = -math.inf
         try:
             source = self._source()
-            if source is not None and self._alarm is alarm:
-                again = self._renew_what_is_due(source)
+            if source is not None:
+                failed = self._renew_what_is_due(source)
         finally:
             with self._lock:
                 is_current = self._alarm is alarm
                 if is_current:
-                    self._alarm = self._timer = None
-            if is_current and again:
-                self._set(again)
-            elif is_current:
-                self._set_if_needed()
+                    self._forget_alarm()
+            if is_current:
+                self._set_if_needed(failed)
 
-    def _renew_what_is_due(self, source: object) -> float:
-        """Renew the leases of whatever needs it; return after how many seconds to try again, 0 if it went well."""
+    def _renew_what_is_due(self, source: object) -> list[Holder]:
+        """Renew the leases of whatever needs it; return for whom that failed."""
         now = self._clock.monotonic()
         due: dict[float, list[tuple[Holder, Sequence[Message[Any, Any]]]]] = {}
         for holder in self._joined():
             if holder.lease_ends - now <= holder.lease * EARLY and (held := holder.held()):
                 due.setdefault(holder.lease, []).append((holder, held))
-        again = 0.0
+        failed: list[Holder] = []
         for lease, holders in due.items():
             try:
                 over = set(map(id, _extend(source, [each for _, held in holders for each in held], lease)))
             except Exception as error:  # noqa: BLE001  a back end may be user code
-                again = lease * AGAIN
+                failed += [holder for holder, _ in holders]
                 self._tell_failure(holders, error)
                 continue
             self._has_failed = False
@@ -174,7 +201,7 @@ class LeaseRenewer:
                 lost = [each for each in held if id(each) in over and not each.is_finalized]
                 if lost:
                     holder.lost(lost, "it ended before it could be renewed")
-        return again
+        return failed
 
     def _tell_failure(self, holders: list[tuple[Holder, Sequence[Message[Any, Any]]]], error: Exception) -> None:
         now = self._clock.monotonic()

@@ -115,6 +115,46 @@ def test_leases_of_a_thousand_messages_are_renewed_by_one_call_in_each_interval(
     assert (left.ready, left.leased) == (0, 1_000)
 
 
+@pytest.mark.parametrize("other", ["has a longer lease", "is told to stop"])
+def test_lease_is_renewed_in_time_whatever_another_loop_on_the_mailbox_does(
+    counted: Any, clock: FakeClock, other: str
+) -> None:
+    counted.send("first")
+    with Hold() as first, Hold() as second:
+        slow = start(counted, first, clock, visibility_timeout=600 if other == "has a longer lease" else 10)
+        first.wait_reached()
+        clock.advance(0)
+        if other == "is told to stop":
+            slow.send(ShutdownRequest(timeout=120))
+            clock.advance(5)  # the next look is when what it has extended is due
+        counted.send("second")
+        quick = start(counted, second, clock, visibility_timeout=10)
+        second.wait_reached()
+        clock.advance(60)
+
+        assert counted.receive() == []
+    stop(slow, quick)
+    assert counted.approximate_count() == 0
+
+
+def test_lease_is_renewed_in_time_while_longer_ones_cannot_be(counted: Any, clock: FakeClock) -> None:
+    counted.send("first")
+    with Hold() as first, Hold() as second:
+        slow = start(counted, first, clock, visibility_timeout=600)
+        first.wait_reached()
+        clock.advance(0)
+        counted.is_away = True
+        clock.advance(300)
+        counted.is_away = False
+        counted.send("second")
+        quick = start(counted, second, clock, visibility_timeout=10)
+        second.wait_reached()
+        clock.advance(60)
+
+        assert counted.receive() == []
+    stop(slow, quick)
+
+
 def test_renewal_goes_on_only_while_something_is_in_hand(counted: Any, clock: FakeClock) -> None:
     ref = start(counted, str, clock, visibility_timeout=10, wait_time_seconds=20)
     counted.send("quick")
