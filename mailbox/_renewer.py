@@ -47,6 +47,11 @@ class Holder(Protocol):
         """Return what it holds, if it shows signs of life; otherwise nothing."""
         ...
 
+    @property
+    def may_go_on(self) -> bool:
+        """True if it shows no sign of life, and what it holds would still be kept if it showed one."""
+        ...
+
     def renewed(self, until: float) -> None:
         """Take note that the leases of what it holds end then."""
         ...
@@ -144,13 +149,17 @@ class LeaseRenewer:
             timer.cancel()
 
     def _set_if_needed(self, failed: Collection[Holder] = ()) -> None:
-        """Set a timer if something is held; for what could not be renewed just now it is one for another try."""
+        """Set a timer if something is held; for what could not be renewed just now it is one for another try.
+
+        So it is for a worker that shows no sign of life: it may be seen to show one before its lease ends.
+        """
         now = self._clock.monotonic()
-        dues = [
-            each.lease * AGAIN if each in failed else max(0.0, each.lease_ends - each.lease * DUE - now)
-            for each in self._joined()
-            if each.held()
-        ]
+        dues: list[float] = []
+        for each in self._joined():
+            if each.may_go_on or (each in failed and each.held()):
+                dues.append(each.lease * AGAIN)
+            elif each.held():
+                dues.append(max(0.0, each.lease_ends - each.lease * DUE - now))
         if dues:
             self._set(min(dues))
 

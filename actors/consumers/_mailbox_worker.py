@@ -340,17 +340,23 @@ class MailboxWorker:
 
     def held(self) -> list[Message[Any, Any]]:
         """Return what it has in hand or prefetched, unless it shows no sign of life, or was given up."""
+        return [] if self._is_silent else self._kept()
+
+    @property
+    def may_go_on(self) -> bool:
+        """True if it holds something, and shows no sign of life, but may do so again before its lease ends."""
+        return self._is_silent and self._clock.monotonic() < self.lease_ends and bool(self._kept())
+
+    @property
+    def _is_silent(self) -> bool:
+        return self._clock.monotonic() - self.heartbeat.last_beat >= self._silence()
+
+    def _kept(self) -> list[Message[Any, Any]]:
         with self._lock:
             first, waiting = self._in_hand, list(self.prefetched)
         held = waiting if first is None else [first, *waiting]
-        now = self._clock.monotonic()
-        if (
-            not held
-            or self.is_abandoned
-            or self.token.fenced
-            or now - self.heartbeat.last_beat >= self._silence()
-            or now - self._held_since >= self._longest_lease
-        ):
+        is_too_long = self._clock.monotonic() - self._held_since >= self._longest_lease
+        if is_too_long or self.is_abandoned or self.token.fenced:
             return []
         return [message for message in held if not message.is_finalized and message.id not in self._lost]
 

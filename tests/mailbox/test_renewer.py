@@ -202,6 +202,20 @@ def test_beats_are_signs_of_life(counted: Any, clock: FakeClock) -> None:
     assert counted.approximate_count() == 0
 
 
+def test_beat_after_a_silence_is_a_sign_of_life_while_the_lease_lasts(counted: Any, clock: FakeClock) -> None:
+    counted.send("long")
+
+    def handle(message: Mail) -> None:
+        for seconds in (3, 13, 8, 8, 8, 8):  # after 15 s it has been silent for 12
+            clock.advance(seconds)
+            beat()
+
+    loop = MailboxLoop(counted, handle, longest_handler=10, clock=clock)
+    loop.run(max_iterations=1, visibility_timeout=30)
+
+    assert counted.approximate_count() == 0
+
+
 def test_mailbox_that_is_away_is_asked_again_and_a_lease_that_is_lost_is_told_once(
     counted: Any, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
