@@ -170,7 +170,7 @@ class MailboxWorker:
         #: For how many seconds messages are received, and when the leases of those that it holds end.
         self.lease = self.lease_ends = 0.0
         self._held_since = 0.0
-        self._lost: set[str] = set()  # ids of messages that it holds, but whose lease is over
+        self._lost: set[str] = set()  # deliveries that it holds, but whose lease is over
         self._is_recalled = False
         #: True once another worker does its work.
         self.is_abandoned = False
@@ -358,7 +358,7 @@ class MailboxWorker:
         is_too_long = self._clock.monotonic() - self._held_since >= self._longest_lease
         if is_too_long or self.is_abandoned or self.token.fenced:
             return []
-        return [message for message in held if not message.is_finalized and message.id not in self._lost]
+        return [message for message in held if not message.is_finalized and message.receipt_handle not in self._lost]
 
     def renewed(self, until: float) -> None:
         """Take note that the leases of what it holds end then."""
@@ -367,8 +367,9 @@ class MailboxWorker:
     def lost(self, messages: Sequence[Message[Any, Any]], why: str) -> None:
         """Say that messages are delivered again although they are in hand here; once for each."""
         for message in messages:
-            if message.id not in self._lost:
-                self._lost.add(message.id)
+            # Not by the message: the next delivery of it may be in hand here before the end of this one is known.
+            if message.receipt_handle not in self._lost:
+                self._lost.add(message.receipt_handle)
                 text = "lease lost: message %s of %r will be delivered again, although it is in hand: %s"
                 report(logging.WARNING, text, message.id, self._source.name, why, **self._fields(message))
 
@@ -430,7 +431,7 @@ class MailboxWorker:
         while (message := self._take()) is not None:
             try:
                 # The lease of one that waited behind others is renewed with theirs; if that failed, it is over.
-                if has_waited and (message.id in self._lost or self._clock.monotonic() >= self.lease_ends):
+                if has_waited and (message.receipt_handle in self._lost or self._clock.monotonic() >= self.lease_ends):
                     self.lost([message], "it ended while the message waited behind another one")
                 else:
                     self._handle(message)

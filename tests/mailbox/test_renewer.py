@@ -268,6 +268,38 @@ def test_worker_whose_process_was_stopped_past_its_lease_settles_nothing(
     assert caplog.text.count("lease lost: message ") == 1
 
 
+def test_next_delivery_is_renewed_though_the_answer_about_the_last_one_comes_late(
+    counted: Any, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted.send("slow")
+    extend_many, late, deliveries = counted.extend_many, Hold(), list[list[int]]()
+
+    def extend_many_late(messages: Iterable[Mail], timeout: float) -> list[Mail]:
+        everything = list(messages)
+        deliveries.append([message.delivery_count for message in everything])
+        if len(deliveries) == 1:
+            late()
+        over: list[Mail] = extend_many(everything, timeout)
+        return over
+
+    monkeypatch.setattr(counted, "extend_many", extend_many_late, raising=False)
+    holds = [Hold(), Hold()]
+    ref = start(counted, lambda message: holds[message.delivery_count - 1](), clock, visibility_timeout=10)
+    holds[0].wait_reached()
+    clock.advance(5)
+    late.wait_reached()
+    clock.advance(6)
+    holds[0].release()  # too late to be acknowledged
+    holds[1].wait_reached()
+    late.release()
+    clock.advance(60)
+
+    assert counted.receive() == []
+    holds[1].release()
+    stop(ref)
+    assert (counted.approximate_count(), counted.dead_letters.approximate_count()) == (0, 0)
+
+
 def test_renewal_never_cuts_a_lease_short(counted: Any, clock: FakeClock) -> None:
     counted.send("patient")
     reached: Ticket[None] = Ticket()
