@@ -85,6 +85,12 @@ def refuse_unfinished(result: object) -> None:
     )
 
 
+def _with_cause(error: BaseException) -> str:
+    """Describe a `Retry` with what made the handler raise it, which no log tells."""
+    cause = error.__cause__ if error.__suppress_context__ else error.__context__
+    return describe(error) if cause is None else f"{describe(error)}, because of {describe(cause)}"
+
+
 class Source(Protocol[T]):
     """What a worker receives from: a mailbox, or its dead letters."""
 
@@ -473,8 +479,8 @@ class MailboxWorker:
 
     def _give_back_failed(self, message: Message[Any, Any], error: BaseException) -> None:
         """Do with a message what is to be done with one whose handler raised that."""
-        text = describe(error)
         is_retry = isinstance(error, Retry)
+        text = _with_cause(error) if is_retry else describe(error)
         if is_retry:
             self.progress.returned += 1
         else:

@@ -197,7 +197,12 @@ class Retry(ActorError):  # noqa: N818  a handler says it, it is no fault
     """Raise it in a handler to have the message delivered again after ``after`` seconds.
 
     The delivery counts as any other does: a message is a dead letter after ``max_deliveries`` of them. It is not logged
-    as a failure, and the loop's breaker does not count it.
+    as a failure, and the loop's breaker does not count it. What it was raised ``from``, or while that was handled, is
+    told in the ``error`` of the dead letter.
+
+    Args:
+        after: Seconds until it is delivered again; by default 0, at once.
+        reason: Why, for people: it is part of the text.
 
     Raises:
         ValueError: if ``after`` is no number of seconds from 0 to 43,200, as long as a message can stay away.

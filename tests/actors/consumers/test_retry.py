@@ -101,6 +101,42 @@ def test_retry_is_no_failure(jobs: Box, clock: FakeClock, caplog: pytest.LogCapt
     assert letter.error == "Retry('to be tried again after 5 s: the shop is closed')"
 
 
+def raise_with_cause() -> None:
+    raise Retry(0.2) from ConnectionError("503")
+
+
+def raise_in_context() -> None:
+    try:
+        int("503!")
+    except ValueError:
+        raise Retry(0.2)  # noqa: B904  as a user may write it
+
+
+def raise_without_context() -> None:
+    try:
+        int("503!")
+    except ValueError:
+        raise Retry(0.2) from None
+
+
+@pytest.mark.parametrize(
+    ("handle", "cause"),
+    [
+        (raise_with_cause, ", because of ConnectionError('503')"),
+        (raise_in_context, """, because of ValueError("invalid literal for int() with base 10: '503!'")"""),
+        (raise_without_context, ""),
+    ],
+)
+def test_retry_keeps_its_cause_in_the_dead_letter(clock: FakeClock, handle: Callable[[], None], cause: str) -> None:
+    jobs: Box = InMemoryMailbox("jobs", max_deliveries=1, clock=clock)
+    jobs.send("body")
+
+    MailboxLoop(jobs, lambda _message: handle(), clock=clock).run(max_iterations=1, wait_time_seconds=0)
+
+    [letter] = jobs.dead_letters.peek()
+    assert letter.error == f"Retry('to be tried again after 0.2 s'){cause}"
+
+
 def _exhaust(jobs: Box, clock: FakeClock) -> list[Any]:
     for _ in range(4):
         clock.advance(100)
