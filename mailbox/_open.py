@@ -37,6 +37,8 @@ _AT_CLOCK = "_mailboxes_in_memory"
 _PASSWORD = re.compile(r"(//[^:/?#]*):[^/?#]*@")
 _SLASHES = "three slashes are relative to the current folder, four are absolute"
 _FORMS = f"like memory://jobs, sqlite:///mail.db#jobs or sqlite:////var/lib/app/mail.db#jobs ({_SLASHES})"
+#: Options as other URLs have them, where a name is to be.
+_OPTIONS = re.compile(r"\?.*=")
 _DEFAULTS = {name: each.default for name, each in signature(InMemoryMailbox).parameters.items()}
 
 
@@ -84,12 +86,16 @@ def open_mailbox(
     if type(create) is not bool:
         raise InvalidParameterError(describe(url), "create", create, "True or False")
     parts = _split(url)
-    if parts.scheme == "memory" and parts.netloc:
+    if parts.scheme == "memory" and parts.netloc and not parts.query and not parts.fragment:
         types = {name: kind for name, kind in (("body", body), ("reply", reply)) if kind is not Any}
         return _open_in_memory(unquote(parts.netloc + parts.path), {**types, **options}, create=create)
     path, name = _path_in(url, parts), unquote(parts.fragment)
     if not name:
         raise InvalidParameterError(url, "url", url, f"a URL with a mailbox's name at its end: {url.rstrip('#')}#jobs")
+    if _OPTIONS.search(parts.fragment):
+        raise InvalidParameterError(
+            name, "url", url, "a URL without options, which are keyword arguments: open_mailbox(url, max_size=…)"
+        )
     check_new_name(name)
     folder = path.absolute().parent
     if is_missing(folder):
@@ -111,7 +117,7 @@ def list_mailboxes(url: str) -> list[str]:
         MailboxConnectionError: if the file cannot be read.
     """
     parts = _split(url)
-    if parts.scheme == "memory" and not parts.netloc and not parts.path:
+    if parts.scheme == "memory" and not any(parts[1:]):
         with _lock:
             return sorted(name for name, (mailbox, _) in _names().items() if not mailbox.closed)
     path = _path_in(url, parts)

@@ -255,6 +255,25 @@ MISTAKES: dict[str, str] = {
         "sqlite:////var/lib/app/mail.db#jobs (three slashes are relative to the current folder, four are "
         "absolute), got 'memory://'"
     ),
+    'open_mailbox("memory://fresh?max_deliveries=1")': (
+        "InvalidParameterError: mailbox 'memory://fresh?max_deliveries=1': url must be like memory://jobs, "
+        "sqlite:///mail.db#jobs or sqlite:////var/lib/app/mail.db#jobs (three slashes are relative to the current "
+        "folder, four are absolute), got 'memory://fresh?max_deliveries=1'"
+    ),
+    'open_mailbox("memory://fresh#jobs")': (
+        "InvalidParameterError: mailbox 'memory://fresh#jobs': url must be like memory://jobs, "
+        "sqlite:///mail.db#jobs or sqlite:////var/lib/app/mail.db#jobs (three slashes are relative to the current "
+        "folder, four are absolute), got 'memory://fresh#jobs'"
+    ),
+    'open_mailbox("sqlite:///mail.db?max_size=3#jobs")': (
+        "InvalidParameterError: mailbox 'sqlite:///mail.db?max_size=3#jobs': url must be like memory://jobs, "
+        "sqlite:///mail.db#jobs or sqlite:////var/lib/app/mail.db#jobs (three slashes are relative to the current "
+        "folder, four are absolute), got 'sqlite:///mail.db?max_size=3#jobs'"
+    ),
+    'open_mailbox("sqlite:///mail.db#jobs?max_size=3")': (
+        "InvalidParameterError: mailbox 'jobs?max_size=3': url must be a URL without options, which are keyword "
+        "arguments: open_mailbox(url, max_size=…), got 'sqlite:///mail.db#jobs?max_size=3'"
+    ),
     'open_mailbox("sqlite:///mail.db")': (
         "InvalidParameterError: mailbox 'sqlite:///mail.db': url must be a URL with a mailbox's name at its end: "
         "sqlite:///mail.db#jobs, got 'sqlite:///mail.db'"
