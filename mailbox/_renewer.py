@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, final
 
 from loopwarden._log import describe, report
 from loopwarden._threads import run_in_thread
-from loopwarden.errors import MessageFinalizedError, ReceiptHandleExpiredError
+from loopwarden.errors import MailboxConnectionError, MessageFinalizedError, ReceiptHandleExpiredError
 from loopwarden.mailbox._contract import SupportsExtendMany
 
 if TYPE_CHECKING:
@@ -198,21 +198,26 @@ class LeaseRenewer:
                 due.setdefault(holder.lease, []).append((holder, held))
         failed: list[Holder] = []
         for lease, holders in due.items():
-            try:
-                over = set(map(id, _extend(source, [each for _, held in holders for each in held], lease)))
-            except Exception as error:  # noqa: BLE001  a back end may be user code
-                failed += [holder for holder, _ in holders]
-                self._tell_failure(holders, error)
-                continue
-            self._has_failed = False
+            found, errors = _extend(source, [each for _, held in holders for each in held], lease)
+            over = set(map(id, found))
+            not_done: list[tuple[Holder, Sequence[Message[Any, Any]]]] = []
             for holder, held in holders:
-                holder.renewed(now + lease)
+                missed = [each for each in held if id(each) in errors]
+                if missed:
+                    not_done.append((holder, missed))
+                else:
+                    holder.renewed(now + lease)
                 lost = [each for each in held if id(each) in over and not each.is_finalized]
                 if lost:
                     holder.lost(lost, "it ended before it could be renewed")
+            if not_done:
+                failed += [holder for holder, _ in not_done]
+                self._tell_failure(not_done, next(iter(errors.values())))
+            else:
+                self._has_failed = False
         return failed
 
-    def _tell_failure(self, holders: list[tuple[Holder, Sequence[Message[Any, Any]]]], error: Exception) -> None:
+    def _tell_failure(self, holders: list[tuple[Holder, Sequence[Message[Any, Any]]]], error: BaseException) -> None:
         now = self._clock.monotonic()
         if not self._has_failed:
             self._has_failed = True
@@ -226,17 +231,27 @@ class LeaseRenewer:
         return f"<LeaseRenewer of {self._name!r}, {len(self._holders)} workers>"
 
 
-def _extend(source: object, messages: list[Message[Any, Any]], lease: float) -> Sequence[Message[Any, Any]]:
-    """Renew leases; return those that are over."""
-    if isinstance(source, SupportsExtendMany):
-        return source.extend_many(messages, lease)
+def _extend(
+    source: object, messages: list[Message[Any, Any]], lease: float
+) -> tuple[Sequence[Message[Any, Any]], dict[int, BaseException]]:
+    """Renew leases; return those that are over, and by `id` of each what kept others from being renewed."""
     over: list[Message[Any, Any]] = []
-    for message in messages:
+    errors: dict[int, BaseException] = {}
+    if isinstance(source, SupportsExtendMany):
+        try:
+            return source.extend_many(messages, lease), errors
+        except BaseException as error:  # noqa: BLE001  a back end may be user code
+            return over, dict.fromkeys(map(id, messages), error)
+    for index, message in enumerate(messages):
         try:
             message.extend_visibility(lease)
         except (ReceiptHandleExpiredError, MessageFinalizedError):
             over.append(message)
-    return over
+        except MailboxConnectionError as error:  # for the others too, and each may take a while
+            return over, errors | dict.fromkeys(map(id, messages[index:]), error)
+        except BaseException as error:  # noqa: BLE001  as above
+            errors[id(message)] = error
+    return over, errors
 
 
 def _weakly(source: object) -> Callable[[], object]:

@@ -300,6 +300,64 @@ def test_next_delivery_is_renewed_though_the_answer_about_the_last_one_comes_lat
     assert (counted.approximate_count(), counted.dead_letters.approximate_count()) == (0, 0)
 
 
+class _OneByOne:
+    """A back end of other people's: it has no `extend_many`, and cannot renew the lease of one message."""
+
+    def __init__(self, inner: Any, error: BaseException) -> None:
+        self._inner = inner
+        self.error = error
+        self.tries = 0
+
+    @property
+    def name(self) -> str:
+        return str(self._inner.name)
+
+    @property
+    def closed(self) -> bool:
+        return bool(self._inner.closed)
+
+    def receive(self, **options: Any) -> list[Mail]:
+        found: list[Mail] = self._inner.receive(**options)
+        for message in found:
+            if message.body == "bad":
+                message.settler = _Refusing(message.settler, self)
+        return found
+
+
+class _Refusing:
+    def __init__(self, inner: Any, box: _OneByOne) -> None:
+        self._inner = inner
+        self._box = box
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def settle_extend(self, _message: Mail, _timeout: float) -> None:
+        self._box.tries += 1
+        raise self._box.error
+
+
+@pytest.mark.parametrize("error", [OSError("500"), SystemExit("it gives up")], ids=repr)
+def test_message_that_cannot_be_renewed_keeps_no_other_one_from_it(
+    counted: Any, clock: FakeClock, caplog: pytest.LogCaptureFixture, error: BaseException
+) -> None:
+    counted.send_many(["bad", "good"])
+    box = _OneByOne(counted, error)
+    holds = {"bad": Hold(), "good": Hold()}
+    ref = start(box, lambda message: holds[message.body](), clock, concurrency=2, visibility_timeout=8)
+    for hold in holds.values():
+        hold.wait_reached()
+    clock.advance(60)
+
+    assert [message.body for message in counted.receive()] == ["bad"]
+    assert caplog.text.count("could not renew the leases of 1 messages of 'jobs'") == 1
+    assert caplog.text.count("lease lost") == 1
+    assert box.tries == 5  # after 4, 5, 6, 7 and 8 s, when its lease is over
+    for hold in holds.values():
+        hold.release()
+    stop(ref)
+
+
 def test_renewal_never_cuts_a_lease_short(counted: Any, clock: FakeClock) -> None:
     counted.send("patient")
     reached: Ticket[None] = Ticket()
