@@ -239,7 +239,7 @@ class LoopActor(ControlActor):
                 return None
             case _:
                 raise UnsupportedRequestError(
-                    str(self._actor_ref), type_name(message), "it is not a request that a loop knows"
+                    self._ref_name, type_name(message), "it is not a request that a loop knows"
                 )
 
     # Health.

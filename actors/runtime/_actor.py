@@ -118,8 +118,9 @@ class ControlActor(pykka.ThreadingActor):
         )  # guards _unclaimed_replies; a deferred answer may come from any thread
         self._unclaimed_replies = 0
         self._actor_ref = self._create_ref()
+        self._ref_name = str(self._actor_ref)  # what it is called in texts
         # A sender to an actor that is never launched is answered at the latest when the actor is collected.
-        self._never_launched = weakref.finalize(self, _close_unlaunched, self._inbox, str(self._actor_ref))
+        self._never_launched = weakref.finalize(self, _close_unlaunched, self._inbox, self._ref_name)
         self._never_launched.atexit = False
 
     @property
@@ -166,7 +167,7 @@ class ControlActor(pykka.ThreadingActor):
 
     def disown(self, cause: BaseException) -> None:
         """Answer everybody who waits, now and from now on, and end as soon as the handler returns; from any thread."""
-        name = str(self._actor_ref)
+        name = self._ref_name
 
         def refuse_all(_message: object) -> object:
             raise ActorDeadError(name, cause)
@@ -206,7 +207,7 @@ class ControlActor(pykka.ThreadingActor):
 
         The answer must not refer to the actor, or the ref would keep it alive.
         """
-        name = str(self._actor_ref)
+        name = self._ref_name
 
         def refuse_all(_message: object) -> object:
             raise ActorDeadError(name, cause)
@@ -275,7 +276,7 @@ class ControlActor(pykka.ThreadingActor):
         else:
             hook, raised = "on_stop", _raised_by(self.on_stop)
         if raised is not None:
-            report(logging.ERROR, "%s() of %s raised", hook, self._actor_ref, error=raised)
+            report(logging.ERROR, "%s() of %s raised", hook, self._ref_name, error=raised)
 
     def _serve(self) -> BaseException | None:
         get, handle = self._inbox.get, self._handle_receive
@@ -297,7 +298,7 @@ class ControlActor(pykka.ThreadingActor):
                 if not self._answer((message, ticket), None, error):
                     return error
             except BaseException as error:  # noqa: BLE001  isolates user code
-                self._answer((message, ticket), None, ActorDeadError(str(self._actor_ref), error))
+                self._answer((message, ticket), None, ActorDeadError(self._ref_name, error))
                 return error
             message = ticket = reply = self._in_hand = None  # an idle actor keeps no message alive
         return self._cause
@@ -306,7 +307,7 @@ class ControlActor(pykka.ThreadingActor):
         note_ending(self.actor_ref)  # before the end is announced: a listener may exit, and has forgotten nothing
         unregister(self.actor_ref)
         self.actor_stopped.set()
-        name = str(self._actor_ref)
+        name = self._ref_name
         ended = ActorExit(name, cause, self._was_asked)
         if cause is not None:
             report(logging.ERROR, "%s was ended by %s", name, describe(cause), error=cause, actor=name)
@@ -401,7 +402,7 @@ class ControlActor(pykka.ThreadingActor):
             try:
                 return write(ticket, result, error)
             except BaseException as fault:  # noqa: BLE001  isolates user code
-                report(logging.ERROR, "%s could not write a reply to its ticket", self._actor_ref, error=fault)
+                report(logging.ERROR, "%s could not write a reply to its ticket", self._ref_name, error=fault)
         return False
 
     def _count_unclaimed(self) -> None:

@@ -282,7 +282,7 @@ class Session(ControlActor):
         """Answer with an error, or log it if no sender waits; return it if it ends the session."""
         if not self._answer(envelope, None, error):
             what = type_name(envelope[0])
-            report(logging.WARNING, "%s could not handle %s: %s", self._actor_ref, what, describe(error), error=error)
+            report(logging.WARNING, "%s could not handle %s: %s", self._ref_name, what, describe(error), error=error)
         # Then what is in the file is no longer what we know; the session that opens it next knows better.
         return error if isinstance(error, JournalLockedError | JournalDeletedError) else None
 
@@ -314,7 +314,7 @@ class Session(ControlActor):
                 return self._forget_child(known.child)
             case _:
                 remedy = "no slice has a reducer for events of this type"
-                raise UnsupportedRequestError(str(self._actor_ref), type_name(message), remedy)
+                raise UnsupportedRequestError(self._ref_name, type_name(message), remedy)
 
     def _restore(self, snapshot: SessionSnapshot) -> DispatchResult | Deferred:
         children = self.actor_ref.children
@@ -325,7 +325,7 @@ class Session(ControlActor):
 
     def _adopt(self, message: StartChild) -> SessionRef:
         if message.name in self.actor_ref.children:
-            raise ValueError(f"{self._actor_ref} has a child {message.name!r} already")
+            raise ValueError(f"{self._ref_name} has a child {message.name!r} already")
         child = Session(message.name, message.slices, snapshot_every=self._snapshot_every, clock=self._clock)
         child._full_name = f"{self._full_name}/{message.name}"
         child._parents_file = self._file or self._parents_file
@@ -341,4 +341,4 @@ class Session(ControlActor):
 
     def _refuse(self, envelopes: Iterable[Envelope], cause: BaseException | None) -> None:
         for envelope in envelopes:
-            self._answer(envelope, None, ActorDeadError(str(self._actor_ref), cause))
+            self._answer(envelope, None, ActorDeadError(self._ref_name, cause))

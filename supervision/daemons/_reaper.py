@@ -138,7 +138,7 @@ class ReaperActor(ControlActor):
             case _Done():
                 self._rest(known)
             case _:
-                raise UnsupportedRequestError(str(self.actor_ref), type_name(message), "a reaper takes no requests")
+                raise UnsupportedRequestError(self._ref_name, type_name(message), "a reaper takes no requests")
         return None
 
     def _reap(self, number: int) -> None:

@@ -168,7 +168,7 @@ class WatchdogActor(ControlActor):
                     names = ", ".join(ZOMBIES.names)
                     self._depart(ExitCode.TOO_MANY_ZOMBIES, f"{len(ZOMBIES)} threads were abandoned: {names}")
             case _:
-                raise UnsupportedRequestError(str(self.actor_ref), type_name(message), "a watchdog takes no requests")
+                raise UnsupportedRequestError(self._ref_name, type_name(message), "a watchdog takes no requests")
         return None
 
     def _forget_the_gone(self) -> None:

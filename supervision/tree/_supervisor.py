@@ -215,7 +215,7 @@ class Supervisor(ControlActor):
             refused: Ticket[None] = Ticket(self.clock.blocking)
             refused.fail(refusal)
             if not isinstance(refusal, SupervisionError):
-                report(logging.WARNING, "%s rejected a request", self._actor_ref, error=refusal)
+                report(logging.WARNING, "%s rejected a request", self._ref_name, error=refusal)
             return Deferred(refused)
 
     @override
@@ -292,7 +292,7 @@ class Supervisor(ControlActor):
             self._delegate.shut_down(timeout)  # it says when to stop, by a `StopCast`
         late = self._result
         return Deferred(
-            in_time(self._final, timeout, lambda: late(clean=False), self.clock, f"the shutdown of {self._actor_ref}")
+            in_time(self._final, timeout, lambda: late(clean=False), self.clock, f"the shutdown of {self._ref_name}")
         )
 
     @override
