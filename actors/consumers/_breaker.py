@@ -27,42 +27,37 @@ class Breaker:
         self._limit = limit
         self._backoff = backoff
         self._lock = blocking.lock()  # guards all of the following against two workers at once
-        self._failures = 0
         self._tries = 0
         self._retry_at = 0.0
         self._trier: object = None
+        #: How many failures there were since the last success.
+        self.failures = 0
+        #: True while only one message may be tried now and then; an attribute, because each worker looks at it with
+        #: each message.
+        self.is_open = False
         #: Why it is open.
         self.reason = ""
-
-    @property
-    def is_open(self) -> bool:
-        """True while only one message may be tried now and then."""
-        return self._limit is not None and self._failures >= self._limit
-
-    @property
-    def failures(self) -> int:
-        """How many there were since the last success."""
-        return self._failures
 
     def failed(self, why: str, now: float, roll: float) -> bool:
         """Count a failure; true if this one opens the breaker."""
         with self._lock:
-            self._failures += 1
-            if not self.is_open:
+            self.failures += 1
+            if self._limit is None or self.failures < self._limit:
                 return False
-            self.reason = f"{self._failures} failures in a row and no success, the last one: {why}"
+            self.reason = f"{self.failures} failures in a row and no success, the last one: {why}"
             self._tries += 1
             self._retry_at = now + self._backoff.delay(self._tries, roll)
-            return self._failures == self._limit
+            self.is_open = True
+            return self.failures == self._limit
 
     def succeeded(self) -> bool:
         """Count a success; true if it closes the breaker."""
-        if not self._failures:  # nearly always
+        if not self.failures:  # nearly always
             return False
         with self._lock:
-            was_open = self.is_open
-            self._failures = self._tries = 0
             self._trier = None
+            was_open, self.is_open = self.is_open, False
+            self.failures = self._tries = 0
             self.reason = ""
             return was_open
 
@@ -84,4 +79,4 @@ class Breaker:
             self._trier = None
 
     def __repr__(self) -> str:
-        return f"<Breaker, {'open' if self.is_open else 'closed'}, {self._failures} failures>"
+        return f"<Breaker, {'open' if self.is_open else 'closed'}, {self.failures} failures>"

@@ -298,7 +298,8 @@ class MailboxWorker:
 
     def _release(self) -> None:
         """Let others have what this one needs no more."""
-        self._breaker.has_tried(self)
+        if self._breaker.is_open:
+            self._breaker.has_tried(self)
         permit, self._permit = self._permit, None
         if permit is not None:
             permit.release()
