@@ -133,7 +133,9 @@ BORROWED = {
     "supervision": {
         "actors.loop._current.current": "`beat` is heard in the messages of plain Pykka actors too",
         "actors.loop._health.LoopHealth": "a plain Pykka actor is judged like the worker of a loop",
+        "actors.loop._health.fields_of_hand": "records say in one way what is in hand",
         "actors.loop._health.merged_fates": "what a message came to is decided in one place",
+        "actors.loop._health.words_of_hand": "as fields_of_hand",
         "actors.loop._messages.BeginDrain": "only a supervisor has a shutdown drain a loop, with two tickets to watch",
         "actors.loop._loop_ref.refuse_own_wait": "a supervisor answers for its child, whose handler may wait for that",
         "actors.loop._messages.StopCast": "only a supervisor stops a loop without asking for an answer",

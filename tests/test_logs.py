@@ -10,18 +10,31 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typing_extensions import override
 
-from loopwarden import ChildSpec, LoopActor, MailboxLoop, Message, ProcessRequest, ShutdownRequest, Supervisor, Ticket
+from loopwarden import (
+    ChildSpec,
+    LoopActor,
+    MailboxLoop,
+    Message,
+    ProcessRequest,
+    ShutdownRequest,
+    Supervisor,
+    Ticket,
+    WatchdogActor,
+    daemon_scope,
+)
 from loopwarden._log import report
 from loopwarden._log_writer import fields_of
 from loopwarden._running import running
 from loopwarden._tracebacks import MAX_TRACEBACK
+from loopwarden.actors import AbandonRequest
 from loopwarden.logs import ContextFilter, JsonFormatter
 from loopwarden.mailbox import InMemoryMailbox
+from loopwarden.testing import Hold
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from loopwarden.testing import ProbeLoop
+    from loopwarden.testing import ProbeLoop, Simulation
 
 #: Real seconds; they only matter when a test fails.
 PATIENCE = 60.0
@@ -104,6 +117,21 @@ def test_report_cuts_the_traceback_of_an_error_with_a_very_long_text(ours: Kept)
     assert len(json.dumps(ours.lines[0])) < MAX_TRACEBACK + 10_000
 
 
+def test_report_keeps_a_stack_that_the_factory_of_others_does_not_know(ours: Kept) -> None:
+    class Record(logging.LogRecord):
+        request = 7
+
+    before = logging.getLogRecordFactory()
+    logging.setLogRecordFactory(Record)
+    try:
+        report(logging.WARNING, "it hangs", stack='  File "shop.py", line 1, in sell\n')
+    finally:
+        logging.setLogRecordFactory(before)
+
+    assert ours.lines[0]["stack"] == '  File "shop.py", line 1, in sell'
+    assert logging.Formatter().format(ours.records[0]) == 'it hangs\n  File "shop.py", line 1, in sell'
+
+
 def first_frame(record: logging.LogRecord) -> str:
     assert record.exc_info is not None
     trace = record.exc_info[2]
@@ -165,6 +193,82 @@ def test_context_filter_lets_a_formatter_use_every_field_on_any_thread(theirs: K
 
     assert theirs.formatter is not None
     assert theirs.formatter.format(record) == "mine None None None it"
+
+
+def the_line(ours: Kept, text: str) -> dict[str, Any]:
+    [line] = [line for line in ours.lines if text in line["message"]]
+    return line
+
+
+def about(line: dict[str, Any]) -> tuple[object, ...]:
+    return tuple(line.get(name) for name in ("loop", "mailbox", "message_id", "delivery"))
+
+
+@pytest.mark.parametrize("concurrency", [1, 3])
+def test_loop_actor_that_a_message_has_ended_reports_which(
+    ours: Kept, simulation: Simulation, concurrency: int
+) -> None:
+    def handle(message: Message[str, None]) -> None:
+        if message.body == "bad":
+            raise SystemExit("bye")
+
+    jobs = InMemoryMailbox[str, None]("jobs")
+    jobs.send_many(["good", "good"])
+    ref = LoopActor.start(MailboxLoop(jobs, handle, concurrency=concurrency), name="w")
+    simulation.settle()
+    bad = jobs.send("bad")
+    ref.ended.wait()
+
+    line = the_line(ours, "was ended by SystemExit('bye')")
+    assert about(line) == ("w", "jobs", bad, 1)
+    assert line["actor"] == "LoopActor 'w'"
+
+
+def test_loop_actor_that_is_abandoned_reports_what_it_has_in_hand(ours: Kept, simulation: Simulation) -> None:
+    jobs = InMemoryMailbox[int, None]("jobs")
+    with Hold() as hold:
+        ref = LoopActor.start(MailboxLoop(jobs, lambda _: hold(), concurrency=2), name="w")
+        simulation.settle()
+        first, second = (jobs.send(each) for each in range(2))
+        simulation.settle()
+        ref.send(AbandonRequest(reason="too slow")).wait()
+        ref.ended.wait()
+
+        line = the_line(ours, "was ended by LoopAbandonedError")
+    assert line["message_id"] in {first, second}
+    assert (line["loop"], line["mailbox"], line["delivery"], line["in_hand"]) == ("w", "jobs", 1, 2)
+
+
+@pytest.mark.parametrize("has_supervisor", [True, False])
+def test_watchdog_has_each_step_reported_once_with_the_message_and_the_stack(
+    ours: Kept, simulation: Simulation, *, has_supervisor: bool
+) -> None:
+    def get_stuck(message: Message[str, None]) -> None:
+        if message.delivery_count == 1:
+            hold()
+        else:
+            handled.complete(None)
+
+    handled: Ticket[None] = Ticket()
+    jobs = InMemoryMailbox[str, None]("jobs")
+    spec = ChildSpec(id="w", start=lambda: MailboxLoop(jobs, get_stuck, concurrency=2))
+    with Hold() as hold, Supervisor.open("shop", children=[spec] if has_supervisor else []) as shop:
+        loop = LoopActor.start(MailboxLoop(jobs, get_stuck, concurrency=2), name="w") if not has_supervisor else None
+        with daemon_scope() as scope:
+            scope.spawn(WatchdogActor([loop or shop], stall_threshold=60))
+            sent = jobs.send("a picture")
+            handled.wait()
+        if loop is not None:
+            loop.stop()
+
+        steps = [line for line in ours.lines if line["message"].startswith("worker ")]
+    ends = ["given no sign of life for 6", "was recalled after 6", "was abandoned (silent for 7"]
+    assert [end in line["message"] for end, line in zip(ends, steps, strict=True)] == [True, True, True]
+    assert all(line["message"].endswith(f", with message {sent} (delivery 1) in hand") for line in steps)
+    assert [about(line) for line in steps] == 3 * [("w", "jobs", sent, 1)]
+    assert all("\n" not in line["message"] for line in steps)
+    assert all(line["stack"].splitlines()[0].endswith("in get_stuck") for line in steps)
+    assert "in get_stuck\n" in logging.Formatter().format(ours.records[0])
 
 
 def test_supervisor_reports_with_its_own_name_and_that_of_the_child(ours: Kept) -> None:

@@ -166,6 +166,7 @@ class MailboxWorker:
         self.token = Token()
         self.heartbeat = Heartbeat(clock)
         self.progress = Progress(clock, self.heartbeat)
+        self.progress.mailbox = source.name
         if isinstance(source, SupportsWaitedUntil):
             self.progress.waited_until = source.waited_until
         self.prefetched: deque[Message[Any, Any]] = deque()
@@ -468,6 +469,7 @@ class MailboxWorker:
         except BaseException as error:
             self._give_back_failed(message, error)
             if isinstance(error, self._crash_on) or not isinstance(error, Exception):
+                self.progress.has_raised = True
                 raise
         else:
             is_done = message.is_finalized or self._settled(message, message.acknowledge)

@@ -273,6 +273,7 @@ class PeriodicLoop:
             self.progress.failed += 1
             self.progress.last_error = describe(error)
             if isinstance(error, self._crash_on) or not isinstance(error, Exception):
+                self.progress.has_raised = True
                 raise
             report(logging.WARNING, "%s raised; it is called again at its next time", self._name, error=error)
             return

@@ -29,7 +29,9 @@ __all__ = [
     "Progress",
     "WorkerStatus",
     "fate_of",
+    "fields_of_hand",
     "merged_fates",
+    "words_of_hand",
 ]
 
 
@@ -131,8 +133,10 @@ class Progress:
         "failed",
         "fates",
         "has_left",
+        "has_raised",
         "heartbeat",
         "late_by",
+        "mailbox",
         "polled",
         "processed",
         "quiet_until",
@@ -162,6 +166,10 @@ class Progress:
         self.polled = False
         #: True once it works no more: what it had in hand is known, but is not in hand.
         self.has_left = False
+        #: True once what it has in hand has ended it, and its loop.
+        self.has_raised = False
+        #: The name of the mailbox that it receives from, if it has one; for the log.
+        self.mailbox: str | None = None
         #: Messages that were handled.
         self.processed = 0
         #: Messages whose handler raised.
@@ -238,7 +246,7 @@ class Progress:
     def working(self, message_id: str, delivery_count: int = 1) -> None:
         """Say that the worker has a message in hand."""
         now = self._clock.monotonic()
-        self.has_left = False
+        self.has_left = self.has_raised = False
         in_hand = InHand(message_id=message_id, delivery_count=delivery_count, since=now)
         self.quiet_until = now
         current.message_id, current.delivery = message_id, delivery_count  # for the log
@@ -286,6 +294,25 @@ class Progress:
 
     def __repr__(self) -> str:
         return f"<Progress, {self._doing[0]}, {self.processed} processed, {self.failed} failed>"
+
+
+def fields_of_hand(in_hand: tuple[InHand, ...], mailbox: str | None = None) -> dict[str, Any]:
+    """Return what a log record carries of what is in hand: the first of it, and how much it is, if it is more."""
+    fields: dict[str, Any] = {} if mailbox is None else {"mailbox": mailbox}
+    if in_hand:
+        fields |= {"message_id": in_hand[0].message_id, "delivery": in_hand[0].delivery_count}
+    if len(in_hand) > 1:
+        fields["in_hand"] = len(in_hand)
+    return fields
+
+
+def words_of_hand(in_hand: tuple[InHand, ...]) -> str:
+    """Return the same in words, to stand at the end of a sentence."""
+    if not in_hand:
+        return ""
+    first, others = in_hand[0], len(in_hand) - 1
+    more = f" and {others} more" if others else ""
+    return f", with message {first.message_id} (delivery {first.delivery_count}){more} in hand"
 
 
 def _aged(in_hand: InHand, now: float) -> InHand:
@@ -373,6 +400,16 @@ class LoopHealth:
         """Return what the workers have in hand, or had when the loop ended."""
         hands = (worker.in_hand() for worker in self.workers)
         return tuple(in_hand for in_hand in hands if in_hand is not None)
+
+    def guilty(self) -> tuple[InHand, ...]:
+        """Return what has ended the loop: what was in hand when a worker raised, or else what still is."""
+        hands = (worker.in_hand() for worker in self.workers if worker.has_raised)
+        return tuple(in_hand for in_hand in hands if in_hand is not None) or self.held()
+
+    @property
+    def mailbox(self) -> str | None:
+        """The name of the mailbox that the loop receives from, if it has one."""
+        return next((worker.mailbox for worker in self.workers if worker.mailbox is not None), None)
 
     def held(self) -> tuple[InHand, ...]:
         """Return what workers that are at work have in hand."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar, cast, final
+from typing import TYPE_CHECKING, Any, TypeVar, cast, final
 
 from typing_extensions import override
 
@@ -15,7 +15,7 @@ from loopwarden._message_kinds import MessageKinds
 from loopwarden._ticket import Ticket, in_time, write
 from loopwarden.actors.loop._abandon import GivenBack, WorkerRecovery
 from loopwarden.actors.loop._drain import Drain
-from loopwarden.actors.loop._health import Activity, LoopHealth
+from loopwarden.actors.loop._health import Activity, LoopHealth, fields_of_hand, words_of_hand
 from loopwarden.actors.loop._loop_ref import LoopRef
 from loopwarden.actors.loop._messages import (
     AbandonRequest,
@@ -45,7 +45,7 @@ from loopwarden.errors import UnsupportedRequestError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from loopwarden.actors.loop._health import MessageFate
+    from loopwarden.actors.loop._health import InHand, MessageFate
     from loopwarden.actors.runtime._request import Request
 
 __all__ = ["LoopActor"]
@@ -223,9 +223,7 @@ class LoopActor(ControlActor):
             case AbandonRequest():
                 return self._abandon(known)
             case StallReport():
-                self.health.note_stall(known.worker, known.last_heartbeat)
-                text = "worker %d of loop %r has given no sign of life for %.1f s; it is at\n%s"
-                report(logging.WARNING, text, known.worker, self.name, known.silent_for, known.stack, loop=self.name)
+                self._note_stall(known)
                 return None
             case _WorkerEnded():
                 if known.cause is None and self._stopping_since is None and self._recovery.cause is None:
@@ -284,6 +282,19 @@ class LoopActor(ControlActor):
             error=None if error is None else describe(error),
         )
 
+    def _note_stall(self, stall: StallReport) -> None:
+        if stall.is_recalled:
+            text = "worker %d of loop %r was recalled after %.1f s without a sign of life%s"
+        else:
+            self.health.note_stall(stall.worker, stall.last_heartbeat)
+            text = "worker %d of loop %r has given no sign of life for %.1f s%s"
+        held = words_of_hand(stall.in_hand)
+        self._report_of_worker(stall.in_hand, stall.stack, text, stall.worker, self.name, stall.silent_for, held)
+
+    def _report_of_worker(self, in_hand: tuple[InHand, ...], stack: str, text: str, *args: object) -> None:
+        fields = fields_of_hand(in_hand, self.health.mailbox)
+        report(logging.WARNING, text, *args, stack=stack, loop=self.name, **fields)
+
     # Stopping.
 
     def _shut_down(self, timeout: float) -> Deferred:
@@ -314,6 +325,10 @@ class LoopActor(ControlActor):
         answer = self._recovery.abandon(request)
         if status is not None and self.health.find(status.worker) is None:  # it was replaced, and will not answer
             self._processing.give_up(status.thread_id, request.reason)
+            in_hand = () if status.in_hand is None else (status.in_hand,)
+            why, held = request.reason and f" ({request.reason})", words_of_hand(in_hand)
+            text = "worker %d of loop %r was abandoned%s, and another takes its place%s"
+            self._report_of_worker(in_hand, request.stack, text, status.worker, self.name, why, held)
         if self._recovery.pending and (self._stopping_since is not None or self._drain.is_closed):
             self._is_cut_short = True
         if self._recovery.cause is not None:
@@ -357,6 +372,10 @@ class LoopActor(ControlActor):
     def _fates(self) -> tuple[MessageFate, ...]:
         has_all_told = self.lifecycle.state.has_ended and self._recovery.cause is None
         return self.health.fates if has_all_told else self.health.fates_so_far()
+
+    @override
+    def _about_end(self, _cause: BaseException) -> dict[str, Any]:
+        return {"loop": self.name, **fields_of_hand(self.health.guilty(), self.health.mailbox)}
 
     @override
     def _complete_exit(self, ended: ActorExit) -> ActorExit:

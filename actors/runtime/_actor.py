@@ -310,7 +310,8 @@ class ControlActor(pykka.ThreadingActor):
         name = self._ref_name
         ended = ActorExit(name, cause, self._was_asked)
         if cause is not None:
-            report(logging.ERROR, "%s was ended by %s", name, describe(cause), error=cause, actor=name)
+            fields: dict[str, Any] = {"error": cause, "actor": name, **self._about_end(cause)}
+            report(logging.ERROR, "%s was ended by %s", name, describe(cause), **fields)
         try:
             answer = self._answers_after_end(cause)
             ended = self._complete_exit(ended)
@@ -330,6 +331,10 @@ class ControlActor(pykka.ThreadingActor):
                 self._answer(waiting, None, ActorDeadError(name, cause))
                 self._deferred.pop(key, None)
         forget(self.actor_ref)
+
+    def _about_end(self, _cause: BaseException) -> dict[str, Any]:
+        """Return what the log record of the end carries besides; with ``error`` as text it has no traceback."""
+        return {}
 
     def _complete_exit(self, ended: ActorExit) -> ActorExit:
         """Add what else is known of the end; called after `_answers_after_end`."""

@@ -7,6 +7,8 @@ import sys
 import traceback
 from typing import TYPE_CHECKING
 
+from loopwarden._tracebacks import is_users
+
 if TYPE_CHECKING:
     from types import FrameType
 
@@ -30,8 +32,12 @@ def current_frames() -> dict[int, FrameType]:
 
 
 def stack_of(thread_id: int | None) -> str:
-    """Return the stack of a thread."""
+    """Return the stack of a thread, from the first frame of the user's code on, if it has one."""
     if thread_id is None:
         return "its thread is not known"
     frame = current_frames().get(thread_id)
-    return "its thread has ended" if frame is None else "".join(traceback.format_stack(frame))
+    if frame is None:
+        return "its thread has ended"
+    frames = traceback.extract_stack(frame)
+    first = next((index for index, each in enumerate(frames) if is_users(each.filename)), 0)
+    return "".join(traceback.StackSummary.from_list(frames[first:]).format())

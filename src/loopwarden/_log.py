@@ -17,7 +17,7 @@ from loopwarden._blocking import CURRENT
 from loopwarden._forks import at_fork
 from loopwarden._log_writer import HANG_SECONDS, LogWriter
 from loopwarden._running import CONTEXT, running
-from loopwarden._tracebacks import from_user_code, shortened
+from loopwarden._tracebacks import cut, from_user_code, shortened
 
 __all__ = ["describe", "flush_log", "log_in_place", "mute", "printable", "report", "type_name"]
 
@@ -42,7 +42,14 @@ _TEXT = "_loopwarden_text"
 _name_of = type.__dict__["__name__"].__get__
 
 
-def report(level: int, text: str, *args: object, error: BaseException | str | None = None, **fields: object) -> None:
+def report(
+    level: int,
+    text: str,
+    *args: object,
+    error: BaseException | str | None = None,
+    stack: str | None = None,
+    **fields: object,
+) -> None:
     """Log, and neither raise nor wait: filters, handlers and the ``repr`` of an exception are other people's code.
 
     The record is of this moment, thread and context, and is written on a thread for that; in a simulation at once, so
@@ -54,6 +61,7 @@ def report(level: int, text: str, *args: object, error: BaseException | str | No
         args: What the text has in its ``%s``.
         error: What was raised, whose traceback begins at the first frame of the user's code; or its description, if
             the traceback is told elsewhere.
+        stack: Where a thread is, as `stack_of` returns it; formatters write it below the text.
         fields: Attributes of the record, beside the loop and the message that this thread has in hand.
     """
     if hasattr(_here, "is_muted"):
@@ -70,7 +78,15 @@ def report(level: int, text: str, *args: object, error: BaseException | str | No
         elif error is not None:
             exc_info = (type(error), error, from_user_code(error.__traceback__))
         record = logging.LogRecord(
-            logger.name, level, code.co_filename, frame.f_lineno, text, args, exc_info, code.co_name
+            logger.name,
+            level,
+            code.co_filename,
+            frame.f_lineno,
+            text,
+            args,
+            exc_info,
+            code.co_name,
+            stack and cut(stack.removesuffix("\n")),
         )
         context = vars(running)
         vars(record).update({name: context[name] for name in CONTEXT if context.get(name) is not None}, **fields)

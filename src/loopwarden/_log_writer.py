@@ -178,7 +178,7 @@ class LogWriter:
             for name in _ORIGIN:
                 if hasattr(plain, name):
                     setattr(record, name, getattr(plain, name))
-            vars(record).update(fields_of(plain), exc_text=plain.exc_text)
+            vars(record).update(fields_of(plain), exc_text=plain.exc_text, stack_info=plain.stack_info)
         self._logger.handle(record)
 
     def exit(self) -> None:

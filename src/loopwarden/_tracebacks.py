@@ -13,7 +13,7 @@ import pykka
 if TYPE_CHECKING:
     from types import TracebackType
 
-__all__ = ["MAX_TRACEBACK", "cut", "from_user_code", "shortened"]
+__all__ = ["MAX_TRACEBACK", "cut", "from_user_code", "is_users", "shortened", "trim"]
 
 #: Characters of a traceback that are kept, half of them from its end, where the error stands.
 MAX_TRACEBACK = 20_000
@@ -23,6 +23,7 @@ _BELOW = (
     *(os.path.dirname(str(each.__file__)) + os.sep for each in (pykka, pydantic)),  # noqa: PTH120  as above
     "<frozen ",
 )
+_trace_of = vars(BaseException)["__traceback__"]
 _STANDARD = sysconfig.get_path("stdlib") + os.sep
 _INSTALLED = tuple(os.path.join(_STANDARD, each) for each in ("site-packages", "dist-packages"))  # noqa: PTH118  as above
 
@@ -34,17 +35,23 @@ def from_user_code(trace: TracebackType | None) -> TracebackType | None:
         first = first.tb_next
     each = first
     while each is not None:
-        if _is_users(_file_of(each)):
+        if is_users(_file_of(each)):
             return first
         each = each.tb_next
     return trace
+
+
+def trim(error: BaseException) -> None:
+    """Let the traceback of an error begin as `from_user_code` says; runs no code of the error's class."""
+    _trace_of.__set__(error, from_user_code(_trace_of.__get__(error)))
 
 
 def _file_of(trace: TracebackType) -> str:
     return trace.tb_frame.f_code.co_filename
 
 
-def _is_users(path: str) -> bool:
+def is_users(path: str) -> bool:
+    """Say whether a file is neither ours, nor Python's own, nor of what we are built on."""
     if path.startswith((_OURS, *_BELOW)):
         return False
     return not path.startswith(_STANDARD) or path.startswith(_INSTALLED)

@@ -8,7 +8,7 @@ import os
 import sys
 from contextlib import suppress
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from loopwarden._log import flush_log, report
 from loopwarden._threads import run_in_thread
@@ -52,7 +52,7 @@ EXIT_GRACE = 2.0
 
 
 def exit_process(
-    code: ExitCode, why: str, patience: float, clock: Clock, leave: Callable[[int], object] = os._exit
+    code: ExitCode, why: str, patience: float, clock: Clock, leave: Callable[[int], object] = os._exit, **about: Any
 ) -> None:
     """Stop every actor of the process, return what the others have in hand, and leave; blocks.
 
@@ -62,8 +62,9 @@ def exit_process(
         patience: Seconds that all actors together have to stop.
         clock: The time.
         leave: Ends the process.
+        about: What the log record carries besides, such as a ``stack``.
     """
-    report(logging.CRITICAL, "the process exits with code %d: %s", code, why, exit_code=int(code))
+    report(logging.CRITICAL, "the process exits with code %d: %s", code, why, exit_code=int(code), **about)
     given_back: Ticket[None] = Ticket(clock.blocking)
 
     def leave_now() -> None:

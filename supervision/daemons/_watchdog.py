@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast, final
+from typing import TYPE_CHECKING, Any, cast, final
 
 from typing_extensions import override
 
@@ -24,6 +24,7 @@ from loopwarden.actors import (
     RecallRequest,
     StallReport,
 )
+from loopwarden.actors.loop._health import fields_of_hand, words_of_hand
 from loopwarden.clock import Clock, Timer, resolve_clock
 from loopwarden.errors import UnsupportedRequestError
 from loopwarden.supervision.daemons._exit import ExitCode, exit_process
@@ -249,17 +250,18 @@ class WatchdogActor(ControlActor):
                 reason = f"silent for {silent_for:.1f} s"
                 ref.send(AbandonRequest(worker=worker.worker, last_heartbeat=last, reason=reason, stack=stack))
             case StallAction.EXIT:
-                self._depart(ExitCode.STALLED, f"loop {loop_name!r} was silent for {silent_for:.1f} s, at\n{stack}")
+                why = f"loop {loop_name!r} was silent for {silent_for:.1f} s{words_of_hand(in_hand)}"
+                self._depart(ExitCode.STALLED, why, stack=stack, loop=loop_name, **fields_of_hand(in_hand))
         return last, action
 
-    def _depart(self, code: ExitCode, why: str) -> None:
+    def _depart(self, code: ExitCode, why: str, **about: Any) -> None:
         if self._is_leaving:
             return
         self._is_leaving = True
 
         # On a thread of its own, because the exit stops this actor too.
         def go() -> None:
-            exit_process(code, why, self._patience, self.clock, self._leave)
+            exit_process(code, why, self._patience, self.clock, self._leave, **about)
 
         run_in_thread(go, "loopwarden-departure", self.clock.blocking)
 

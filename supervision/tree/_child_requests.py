@@ -21,6 +21,7 @@ from loopwarden.actors import (
     ShutdownResult,
     StallReport,
 )
+from loopwarden.actors.loop._health import fields_of_hand, words_of_hand
 from loopwarden.errors import ChildNotFoundError, InvalidChildError, UnsupportedRequestError
 from loopwarden.supervision.policy._child import ChildState
 from loopwarden.supervision.policy._effects import EventKind
@@ -284,8 +285,9 @@ class ChildRequests:
             if stall.is_recalled:
                 return  # a plain actor has no token to be stopped
             plain.health.note_stall(stall.worker, stall.last_heartbeat)
-            text = "child %r has given no sign of life for %.1f s; it is at\n%s"
-            report(logging.WARNING, text, child, stall.silent_for, stall.stack)
+            text, held = "child %r has given no sign of life for %.1f s%s", words_of_hand(stall.in_hand)
+            fields = fields_of_hand(stall.in_hand)
+            report(logging.WARNING, text, child, stall.silent_for, held, stack=stall.stack, child=child, **fields)
         self._executor.log.note(
             EventKind.RECALLED if stall.is_recalled else EventKind.STALLED,
             child,
@@ -294,7 +296,7 @@ class ChildRequests:
             in_hand=stall.in_hand,
             reason=f"silent for {stall.silent_for:.1f} s",
         )
-        if isinstance(ref := incarnation.adapter.ref, LoopRef) and not stall.is_recalled:
+        if isinstance(ref := incarnation.adapter.ref, LoopRef):
             ref.send(stall.model_copy(update={"ticket": None}))
 
     def _note_slow_start(self, child: str, beginning: Beginning, stall: StallReport) -> None:
@@ -302,7 +304,7 @@ class ChildRequests:
             return  # a factory has no token to be stopped
         reason = f"starting for {self._clock.monotonic() - beginning.since:.1f} s"
         self._executor.log.note(EventKind.STALLED, child, stack=stall.stack, worker=stall.worker, reason=reason)
-        report(logging.WARNING, "child %r has been %s; it is at\n%s", child, reason, stall.stack, child=child)
+        report(logging.WARNING, "child %r has been %s", child, reason, stack=stall.stack, child=child)
 
     def _confirm_end(self, child: str) -> Deferred | ShutdownResult:
         """Wait for the end of a child, without stopping it; if it is down, return its last result."""

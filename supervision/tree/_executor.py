@@ -403,8 +403,8 @@ class EffectExecutor:
         self.log.note(EventKind.ABANDONED, child, reason=reason, in_hand=in_hand, stack=starts_at or stack or None)
         if incarnation.beginning is not None:
             seconds = self._clock.monotonic() - incarnation.beginning.since
-            text = "the start of child %r is given up after %.1f s: %s; it is at\n%s"
-            report(logging.WARNING, text, child, seconds, reason, starts_at, child=child)
+            text = "the start of child %r is given up after %.1f s: %s"
+            report(logging.WARNING, text, child, seconds, reason, stack=starts_at, child=child)
         incarnation.reason = reason
         if incarnation.adapter is not None:
             incarnation.adapter.abandon(reason)

@@ -721,7 +721,7 @@ def test_a_policy_is_for_one_loop_and_the_others_have_the_default(clock: FakeClo
 def test_a_loop_whose_policy_is_exit_ends_the_process(
     clock: FakeClock, jobs: Box, caplog: pytest.LogCaptureFixture
 ) -> None:
-    jobs.send("stuck")
+    stuck = jobs.send("stuck")
     with Hold() as hold:
         root = Supervisor.start("root", clock=clock)
         root.spawn(
@@ -738,7 +738,7 @@ def test_a_loop_whose_policy_is_exit_ends_the_process(
 
         assert not before
         assert (code, int(ExitCode.STALLED)) == (72, 72)
-        assert "loop 'one' was silent for 12.0 s" in caplog.text
+        assert f"loop 'one' was silent for 12.0 s, with message {stuck} (delivery 1) in hand" in caplog.text
         assert "in get_stuck_here" in caplog.text
         assert root.ended.is_ready()
         assert watch.ref.ended.is_ready()
