@@ -284,7 +284,11 @@ def test_next_delivery_is_renewed_though_the_answer_about_the_last_one_comes_lat
 
     monkeypatch.setattr(counted, "extend_many", extend_many_late, raising=False)
     holds = [Hold(), Hold()]
-    ref = start(counted, lambda message: holds[message.delivery_count - 1](), clock, visibility_timeout=10)
+
+    def handle(message: Mail) -> None:
+        holds[message.delivery_count - 1]()
+
+    ref = start(counted, handle, clock, visibility_timeout=10)
     holds[0].wait_reached()
     clock.advance(5)
     late.wait_reached()
@@ -320,7 +324,8 @@ class _OneByOne:
         found: list[Mail] = self._inner.receive(**options)
         for message in found:
             if message.body == "bad":
-                message.settler = _Refusing(message.settler, self)
+                its: Any = message
+                its.settler = _Refusing(its.settler, self)
         return found
 
 
@@ -344,7 +349,11 @@ def test_message_that_cannot_be_renewed_keeps_no_other_one_from_it(
     counted.send_many(["bad", "good"])
     box = _OneByOne(counted, error)
     holds = {"bad": Hold(), "good": Hold()}
-    ref = start(box, lambda message: holds[message.body](), clock, concurrency=2, visibility_timeout=8)
+
+    def handle(message: Mail) -> None:
+        holds[message.body]()
+
+    ref = start(box, handle, clock, concurrency=2, visibility_timeout=8)
     for hold in holds.values():
         hold.wait_reached()
     clock.advance(60)
