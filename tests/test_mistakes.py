@@ -94,6 +94,34 @@ MISTAKES: dict[str, str] = {
     'MailboxLoop(jobs, handle, retry={"ValueError": "dead_letter"})': (
         "TypeError: retry must have subclasses of Exception as its keys, got 'ValueError'"
     ),
+    'MailboxLoop(jobs, handle, retry={ValueError: "dead_letter"}, crash_on=(ValueError,))': (
+        "ValueError: retry and crash_on must not name the same class, got ValueError in both: crash_on ends the loop, "
+        "and retry lets it go on"
+    ),
+    "MailboxLoop(jobs, HandlesLater())": (
+        "TypeError: handler must be a plain function, but <HandlesLater object> is a coroutine or generator function: "
+        "let a plain one run it, as asyncio.run(…) does"
+    ),
+    "DLQConsumer(handle, jobs)": (
+        "TypeError: mailbox must be the mailbox whose dead letters are wanted, got <function handle>"
+    ),
+    "DLQConsumer(jobs.dead_letters, handle)": (
+        "TypeError: mailbox must be the mailbox whose dead letters are wanted, got "
+        "<InMemoryDeadLetters 'jobs:dead', 0 letters>"
+    ),
+    "DLQConsumer(jobs, None)": "TypeError: handler must be a function of one letter, got None",
+    "DLQConsumer(jobs, lambda: 0)": (
+        "TypeError: handler must take one argument, the letter, but <function <lambda>> takes (): what else it "
+        "needs can be bound by functools.partial or a lambda"
+    ),
+    "DLQConsumer(jobs, handle_async)": (
+        "TypeError: handler must be a plain function, but <function handle_async> is a coroutine or generator "
+        "function: let a plain one run it, as asyncio.run(…) does"
+    ),
+    "AnswersLater(jobs)": (
+        "TypeError: respond must be a plain function, but <function AnswersLater.respond> is a"
+        " coroutine or generator function: let a plain one run it, as asyncio.run(…) does"
+    ),
     "MailboxLoop(jobs, handle, breaker=0)": (
         "ValueError: breaker must be a whole number of failures from 1 on, or None, got 0"
     ),
@@ -406,6 +434,10 @@ MISTAKES: dict[str, str] = {
     "StallPolicy(threshold=0)": "ValueError: threshold must be greater than 0, got 0",
     'StallPolicy(last="kill")': "ValueError: last must be 'report', 'recall', 'replace' or 'exit', got 'kill'",
     "WorkBudget(0)": "ValueError: limit of 'budget' must be a whole number from 1 on, got 0",
+    "pool.submit(tick_async)": (
+        "TypeError: function must be a plain function, but <function tick_async> is a coroutine or generator "
+        "function: let a plain one run it, as asyncio.run(…) does"
+    ),
     "OffloadPool(workers=0)": "ValueError: workers of 'offload' must be a whole number from 1 to 10000, got 0",
 }
 
@@ -426,6 +458,14 @@ def handle(_message: object) -> None: ...
 
 
 async def handle_async(_message: object) -> None: ...
+
+
+class HandlesLater:
+    async def __call__(self, _message: object) -> None: ...
+
+
+class AnswersLater(actors.MainLoop[Any, Any]):
+    async def respond(self, request: object) -> None: ...
 
 
 def tick() -> None: ...
@@ -457,11 +497,24 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, 
         closing(jobs),
         closing(open_mailbox("memory://orders", body=Order)) as orders,
         Supervisor.open("root", children=[child]) as supervisor,
+        actors.OffloadPool() as pool,
     ):
         loop = LoopActor.start(make(), name="loop")
         loop.send(HealthCheckRequest()).wait(timeout=60)
-        made = (jobs, closed, orders, message, done, answered, make, child, supervisor, loop)
-        names = ("jobs", "closed", "orders", "message", "done", "answered", "make", "child", "supervisor", "loop")
+        made = (jobs, closed, orders, message, done, answered, make, child, supervisor, loop, pool)
+        names = (
+            "jobs",
+            "closed",
+            "orders",
+            "message",
+            "done",
+            "answered",
+            "make",
+            "child",
+            "supervisor",
+            "loop",
+            "pool",
+        )
         yield public | globals() | dict(zip(names, made, strict=True))
         loop.stop()
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from loopwarden._log import describe
 from loopwarden.actors.consumers._mailbox_loop import MailboxLoop
+from loopwarden.actors.consumers._mailbox_worker import check_handler
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,4 +30,7 @@ class DLQConsumer(MailboxLoop["DeadLetter[T]"], Generic[T]):
     """
 
     def __init__(self, mailbox: Mailbox[T, Any], handler: Callable[[DeadLetter[T]], object], **options: Any) -> None:
+        if not callable(getattr(getattr(mailbox, "dead_letters", None), "receive", None)):
+            raise TypeError(f"mailbox must be the mailbox whose dead letters are wanted, got {describe(mailbox)}")
+        check_handler(handler, "letter")
         super().__init__(mailbox.dead_letters, lambda message: handler(message.body), **options)

@@ -126,6 +126,7 @@ class MailboxLoop(Generic[T]):
             raise TypeError(f"pass_body must be True or False, got {describe(pass_body)}")
         _check_crash_on(crash_on)
         policy = RetryPolicy(backoff, retry)
+        _check_no_class_in_both(retry or {}, crash_on)
         if breaker is not None and (not is_whole(breaker) or breaker < 1):
             raise ValueError(f"breaker must be a whole number of failures from 1 on, or None, got {describe(breaker)}")
         if not is_whole(weight) or weight < 1:
@@ -463,3 +464,15 @@ def _check_crash_on(crash_on: object) -> None:
     classes = cast("tuple[object, ...]", given) if isinstance(given, tuple) else None
     if classes is None or not all(isinstance(each, type) and issubclass(each, BaseException) for each in classes):
         raise TypeError(f"crash_on must be a tuple of exception classes, got {describe(crash_on)}")
+
+
+def _check_no_class_in_both(
+    retry: Mapping[type[Exception], RetryRule], crash_on: tuple[type[BaseException], ...]
+) -> None:
+    # By the classes themselves, not by hash or equality: other people's classes may have neither.
+    both = [kind.__name__ for kind, _ in retry.items() if any(kind is each for each in crash_on)]
+    if both:
+        raise ValueError(
+            f"retry and crash_on must not name the same class, got {', '.join(both)} in both: crash_on ends the loop,"
+            " and retry lets it go on"
+        )

@@ -10,7 +10,7 @@ from contextlib import suppress
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, final
 
-from loopwarden._arguments import MAX_VISIBILITY
+from loopwarden._arguments import MAX_VISIBILITY, check_plain
 from loopwarden._heartbeat import Heartbeat
 from loopwarden._log import describe, report
 from loopwarden._ticket import Ticket
@@ -46,19 +46,19 @@ __all__ = ["MailboxWorker", "Source", "check_handler", "refuse_unfinished"]
 T = TypeVar("T")
 
 
-def check_handler(handler: object) -> None:
+def check_handler(handler: object, what: str = "message") -> None:
     """Refuse what cannot be a handler.
+
+    Args:
+        handler: What was given.
+        what: What it is to be called with.
 
     Raises:
         TypeError: if it cannot be called with one argument, or is a coroutine function or a generator.
     """
     if not callable(handler):
-        raise TypeError(f"handler must be a function of one message, got {describe(handler)}")
-    if inspect.iscoroutinefunction(handler) or inspect.isgeneratorfunction(handler):
-        raise TypeError(
-            f"handler must be a plain function, but {describe(handler)} is a coroutine or generator function: let a"
-            " plain one run it, as asyncio.run(…) does"
-        )
+        raise TypeError(f"handler must be a function of one {what}, got {describe(handler)}")
+    check_plain("handler", handler)
     try:
         parameters = inspect.signature(handler)
     except (TypeError, ValueError):  # C code may have none: then it is tried
@@ -67,7 +67,7 @@ def check_handler(handler: object) -> None:
         parameters.bind(None)
     except TypeError:
         raise TypeError(
-            f"handler must take one argument, the message, but {describe(handler)} takes {parameters}: what else it"
+            f"handler must take one argument, the {what}, but {describe(handler)} takes {parameters}: what else it"
             " needs can be bound by functools.partial or a lambda"
         ) from None
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from typing_extensions import override
 
+from loopwarden._arguments import check_plain
 from loopwarden.actors.consumers._mailbox_loop import MailboxLoop
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class MainLoop(MailboxLoop[RequestT], abc.ABC, Generic[RequestT, ReplyT]):
     def __init__(
         self, requests: Mailbox[RequestT, ReplyT], responses: Mailbox[ReplyT, Any] | None = None, **options: Any
     ) -> None:
+        check_plain("respond", type(self).respond)
         super().__init__(requests, self._answer, **options)
         self._responses = responses
 

@@ -8,7 +8,7 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Self, cast, final
 
-from loopwarden._arguments import is_whole
+from loopwarden._arguments import check_plain, is_whole
 from loopwarden._heartbeat import Heartbeat
 from loopwarden._log import describe, report
 from loopwarden._ticket import Ticket
@@ -310,11 +310,7 @@ def _check_function(fn: object) -> None:
     """Refuse what cannot be called without arguments, or does nothing when it is."""
     if not callable(fn):
         raise TypeError(f"fn must be a function without arguments, got {describe(fn)}")
-    if inspect.iscoroutinefunction(fn) or inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
-        raise TypeError(
-            f"fn must be a plain function, but {describe(fn)} is a coroutine or generator function: let a plain one"
-            " run it, as asyncio.run(…) does"
-        )
+    check_plain("fn", fn)
     try:
         parameters = inspect.signature(fn)
     except (TypeError, ValueError):  # C code may have none: then it is tried

@@ -6,7 +6,7 @@ import warnings
 import weakref
 from typing import TYPE_CHECKING, Any, Self, TypeVar, final
 
-from loopwarden._arguments import is_number, is_whole
+from loopwarden._arguments import check_plain, is_number, is_whole
 from loopwarden._blocking import SYSTEM
 from loopwarden._log import describe
 from loopwarden._ticket import Ticket, orphan, write
@@ -89,6 +89,7 @@ class OffloadPool:
         """
         if not callable(function):
             raise TypeError(f"submit() takes a callable, got {describe(function)}")
+        check_plain("function", function)
         if timeout is not None and (not is_number(timeout) or timeout < 0):
             raise TypeError(f"timeout must be a number of seconds from 0 on, or None, got {describe(timeout)}")
         ticket: Ticket[T] = Ticket(self._clock.blocking)

@@ -5,6 +5,7 @@ Types are asked by ``type()``, because the class of other people's objects may b
 
 from __future__ import annotations
 
+import inspect
 import math
 import sys
 from collections.abc import Iterable, Mapping
@@ -12,7 +13,7 @@ from typing import TypeGuard, TypeVar, cast
 
 from loopwarden._log import describe
 
-__all__ = ["MAX_VISIBILITY", "as_tuple", "check_callable", "is_number", "is_wait", "is_whole"]
+__all__ = ["MAX_VISIBILITY", "as_tuple", "check_callable", "check_plain", "is_number", "is_wait", "is_whole"]
 
 T = TypeVar("T")
 
@@ -57,3 +58,24 @@ def check_callable(parameter: str, value: object) -> None:
     """
     if not callable(value):
         raise TypeError(f"{parameter} must be callable, got {describe(value)}")
+
+
+def check_plain(parameter: str, function: object) -> None:
+    """Refuse a function, or an object with one as its ``__call__``, whose call does nothing yet.
+
+    Raises:
+        TypeError: if it is a coroutine function or a generator.
+    """
+    if _is_unfinished(function) or _is_unfinished(getattr(type(function), "__call__", None)):  # noqa: B004  it is looked into
+        raise TypeError(
+            f"{parameter} must be a plain function, but {describe(function)} is a coroutine or generator function: let"
+            " a plain one run it, as asyncio.run(…) does"
+        )
+
+
+def _is_unfinished(function: object) -> bool:
+    return (
+        inspect.iscoroutinefunction(function)
+        or inspect.isgeneratorfunction(function)
+        or inspect.isasyncgenfunction(function)
+    )
