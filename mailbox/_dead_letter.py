@@ -74,7 +74,8 @@ class DeadLetterNotice:
 
 def exhausted_notice(mailbox: str, message_id: str, deliveries: int, error: str | None) -> DeadLetterNotice:
     """Return what is told of a message that was delivered as often as it may be."""
-    return DeadLetterNotice(mailbox, message_id, f"it was delivered {deliveries} times", error, deliveries)
+    times = "1 time" if deliveries == 1 else f"{deliveries} times"
+    return DeadLetterNotice(mailbox, message_id, f"it was delivered {times}", error, deliveries)
 
 
 @final

@@ -336,8 +336,10 @@ class SqliteStore:
                     for name in ended:
                         self.notify_on_commit(name)
                 if ended:
-                    text = "%s: a process has died, and %d messages that it had in hand can be received again"
-                    report(logging.WARNING, text, self.path, sum(ended.values()))
+                    text = "%s: a process has died, and %s that it had in hand can be received again"
+                    count = sum(ended.values())
+                    messages = "1 message" if count == 1 else f"{count} messages"
+                    report(logging.WARNING, text, self.path, messages)
         for number in self.holders.left_over():
             with self.connection(mailbox) as cursor:
                 self.holders.retire_left_over(cursor, number, self._wall())

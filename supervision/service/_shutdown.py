@@ -116,15 +116,16 @@ class Shutdown:
 
     def _drain(self, drained: Ticket[int], budget: Budget) -> bool:
         used = self._clock.monotonic() - budget.began
-        self.wait_for(drained, max(0.0, min(budget.seconds, self._timeouts.drain_timeout) - used))
+        limit = min(budget.seconds, self._timeouts.drain_timeout)
+        self.wait_for(drained, max(0.0, limit - used))
         took = self._clock.monotonic() - budget.began
         left = drained.wait(0) if drained.is_ready() else self.count_in_hand()
         if left == 0 or self._has_ended:
             report(logging.INFO, "drain ended after %.3f s: nothing is in hand any more", took, in_hand=0)
             return True
-        text = "drain %s after %.3f s (drain_timeout %g s of shutdown_timeout %g s): messages still in hand: %d"
+        text = "drain %s after %.3f s (of %g s, in a shutdown of %g s): messages still in hand: %d"
         how = "was cut short" if self._cut_short.is_ready() else "is over"
-        report(logging.WARNING, text, how, took, self._timeouts.drain_timeout, budget.seconds, left, in_hand=left)
+        report(logging.WARNING, text, how, took, limit, budget.seconds, left, in_hand=left)
         return False
 
     def count_in_hand(self) -> int:

@@ -133,7 +133,7 @@ def test_killed_process_leaves_a_dead_letter_if_that_was_the_last_delivery(open_
 
     assert jobs.receive() == []
     [letter] = jobs.dead_letters.peek()
-    assert (letter.message_id, letter.reason, letter.delivery_count) == (sent, "it was delivered 1 times", 1)
+    assert (letter.message_id, letter.reason, letter.delivery_count) == (sent, "it was delivered 1 time", 1)
 
 
 def test_reap_brings_back_what_a_killed_process_had_in_hand(
@@ -146,7 +146,7 @@ def test_reap_brings_back_what_a_killed_process_had_in_hand(
     reaped = jobs.reap()
 
     assert (reaped.returned, reaped.dead, reaped.next_due) == ((sent,), (), None)
-    assert "a process has died, and 1 messages that it had in hand can be received again" in caplog.text
+    assert "a process has died, and 1 message that it had in hand can be received again" in caplog.text
 
 
 def test_stopped_process_keeps_what_it_has_in_hand(open_jobs: Open, path: Path, clock: FakeClock) -> None:

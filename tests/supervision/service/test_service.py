@@ -203,7 +203,7 @@ def test_service_ends_the_drain_at_its_timeout_and_not_the_message(
     report = returned.wait(60)
     assert phases(report) == [("not ready", True), ("drain", False), ("loops", True), ("close", True)]
     assert (report.counts, report.exit_code) == ({"done": 1}, ExitCode.OK)
-    text = "drain is over after 10.000 s (drain_timeout 10 s of shutdown_timeout 100 s): messages still in hand: 1"
+    text = "drain is over after 10.000 s (of 10 s, in a shutdown of 100 s): messages still in hand: 1"
     assert text in caplog.text
     took = {phase.name: phase.duration for phase in report.phases}
     assert (took["not ready"] + took["drain"], took["close"]) == (10.0, 0.0)
