@@ -8,7 +8,6 @@ import weakref
 from typing import TYPE_CHECKING, Any, Protocol, final
 
 from loopwarden._log import describe, report
-from loopwarden._threads import run_in_thread
 from loopwarden.errors import MailboxConnectionError, MessageFinalizedError, ReceiptHandleExpiredError
 from loopwarden.mailbox._contract import SupportsExtendMany
 
@@ -169,7 +168,20 @@ class LeaseRenewer:
 
     def _ring(self, alarm: object) -> None:
         """Have the leases renewed; on the clock's thread, which must not block."""
-        run_in_thread(lambda: self._renew(alarm), f"{self._name}-renewal", self._clock.blocking)
+        try:
+            self._clock.blocking.start_thread(lambda: self._renew(alarm), f"{self._name}-renewal")
+        except RuntimeError as error:
+            if not self._has_failed:
+                self._has_failed = True
+                text = "could not start a thread to renew the leases of messages of %r, retrying"
+                report(logging.WARNING, text, self._name, error=error)
+            holders = self._joined()
+            with self._lock:
+                is_current = self._alarm is alarm
+                if is_current:
+                    self._forget_alarm()
+            if is_current:
+                self._set_if_needed(holders)
 
     def _renew(self, alarm: object) -> None:
         failed: Collection[Holder] = ()

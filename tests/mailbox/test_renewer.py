@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,10 +12,10 @@ from loopwarden.errors import MailboxConnectionError
 from loopwarden.mailbox import InMemoryMailbox, SqliteMailbox, SupportsExtendMany
 from loopwarden.mailbox._renewer import renewer_of
 from loopwarden.supervision import Service
-from loopwarden.testing import FakeClock, Hold
+from loopwarden.testing import FakeClock, FaultyBlocking, Hold
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from loopwarden.mailbox import Message
@@ -28,6 +29,7 @@ class Counted:
     def __init__(self, inner: Any) -> None:
         self._inner = inner
         self.renewals: list[int] = []
+        self.on_renewal: Callable[[], object] = lambda: None
         self.is_away = False
 
     def __getattr__(self, name: str) -> Any:
@@ -36,6 +38,7 @@ class Counted:
     def extend_many(self, messages: Iterable[Mail], timeout: float) -> list[Mail]:
         everything = list(messages)
         self.renewals.append(len(everything))
+        self.on_renewal()
         if self.is_away:
             raise MailboxConnectionError("jobs", "it is away")
         over: list[Mail] = self._inner.extend_many(everything, timeout)
@@ -365,6 +368,33 @@ def test_message_that_cannot_be_renewed_keeps_no_other_one_from_it(
     for hold in holds.values():
         hold.release()
     stop(ref)
+
+
+def test_renewal_that_gets_no_thread_is_tried_again_and_never_done_by_the_timers(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    has_threads, threads = [True], list[str]()
+
+    def refuse(name: str) -> None:
+        if not has_threads[0] and name.endswith("-renewal"):
+            raise RuntimeError("can't start new thread")
+
+    with FakeClock(blocking=FaultyBlocking(before_start=refuse)) as clock, Hold() as hold:
+        box: Any = Counted(clock)
+        box.on_renewal = lambda: threads.append(threading.current_thread().name)
+        box.send("slow")
+        ref = start(box, hold, clock, visibility_timeout=8)
+        hold.wait_reached()
+        has_threads[0] = False
+        clock.advance(6.5)  # it was to be renewed after 4 s, and is tried again each second
+        has_threads[0] = True
+        clock.advance(60)
+
+        assert box.receive() == []
+        hold.release()
+        stop(ref)
+    assert set(threads) == {"jobs-renewal"}
+    assert caplog.text.count("could not start a thread to renew") == 1
 
 
 def test_renewal_never_cuts_a_lease_short(counted: Any, clock: FakeClock) -> None:
