@@ -26,15 +26,16 @@ from loopwarden._log import report
 from loopwarden._log_writer import fields_of
 from loopwarden._running import running
 from loopwarden._tracebacks import MAX_TRACEBACK
-from loopwarden.actors import AbandonRequest
+from loopwarden.actors import AbandonRequest, ControlActor
+from loopwarden.errors import StartFailed, SupervisorGaveUp
 from loopwarden.logs import ContextFilter, JsonFormatter
 from loopwarden.mailbox import InMemoryMailbox
-from loopwarden.testing import Hold
+from loopwarden.testing import Hold, ProbeLoop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from loopwarden.testing import ProbeLoop, Simulation
+    from loopwarden.testing import Simulation
 
 #: Real seconds; they only matter when a test fails.
 PATIENCE = 60.0
@@ -281,6 +282,77 @@ def test_supervisor_reports_with_its_own_name_and_that_of_the_child(ours: Kept) 
         line = next(line for line in ours.lines if "could not be started" in line["message"])
 
     assert (line["supervisor"], line["child"], line["error"]) == ("shop", "till", "ValueError('no')")
+
+
+def fail_to_make() -> ProbeLoop:
+    raise ValueError("no")
+
+
+@pytest.mark.parametrize("is_opened", [True, False])
+def test_supervisor_whose_first_child_cannot_be_made_tells_the_traceback_once(
+    ours: Kept, simulation: Simulation, *, is_opened: bool
+) -> None:
+    spec = ChildSpec(id="till", start=fail_to_make)
+    if is_opened:
+        with pytest.raises(StartFailed) as raised:
+            Supervisor.start("shop", children=[spec])
+        error: BaseException | None = raised.value
+    else:  # the log is the only one that hears of it
+        error = Supervisor("shop", children=[spec]).launch().ended.wait().cause
+
+    assert error is not None
+    cause = error.__cause__
+    assert cause is not None
+    assert cause.__traceback__ is not None
+    assert cause.__traceback__.tb_frame.f_code.co_name == "fail_to_make"
+    failed, ended = ours.records
+    assert (failed.getMessage(), ended.getMessage()) == (
+        "child 'till' could not be started: ValueError('no')",
+        f"Supervisor 'shop' was ended by {error!r}",
+    )
+    assert (None if failed.exc_info is None else first_frame(failed)) == (None if is_opened else "fail_to_make")
+    assert (ended.exc_info, fields_of(ended)["error"], fields_of(ended)["supervisor"]) == (None, repr(error), "shop")
+
+
+def test_supervisor_tells_the_traceback_of_a_restart_that_failed(ours: Kept, simulation: Simulation) -> None:
+    made: list[ProbeLoop] = []
+
+    def make() -> ProbeLoop:
+        if made:
+            return fail_to_make()
+        made.append(ProbeLoop())
+        return made[0]
+
+    with Supervisor.open("shop", children=[ChildSpec(id="till", start=make)], intensity=1) as shop:
+        shop.child("till").send(AbandonRequest())
+        with pytest.raises(SupervisorGaveUp):
+            shop.wait()
+
+    failed = [each for each in ours.records if each.getMessage().startswith("child 'till' could not be started")]
+    assert {first_frame(each) for each in failed} == {"make"}
+    assert ours.records[-1].getMessage().startswith("Supervisor 'shop' was ended by SupervisorGaveUp")
+    assert ours.records[-1].exc_info is None
+
+
+def test_supervisor_does_not_tell_again_what_ended_an_actor_before_it_was_up(
+    ours: Kept, simulation: Simulation
+) -> None:
+    class Broken(ControlActor):
+        def on_start(self) -> None:
+            raise ValueError("no")
+
+    with pytest.raises(StartFailed):
+        Supervisor.start("shop", children=[ChildSpec(id="till", start=Broken)])
+
+    assert [each.exc_info is not None for each in ours.records] == [True, False, False]
+
+
+def test_supervisor_in_a_supervisor_has_a_traceback_told_once(ours: Kept, simulation: Simulation) -> None:
+    inner = ChildSpec(id="inner", start=lambda: Supervisor("inner", children=[ChildSpec(id="a", start=fail_to_make)]))
+
+    Supervisor("outer", children=[inner]).launch().ended.wait()
+
+    assert [each.exc_info is not None for each in ours.records] == [True, False, False, False]
 
 
 class Odd:

@@ -159,6 +159,19 @@ MISTAKES: dict[str, str] = {
         "ValueError: child 'a': start must be a function that makes a loop: start=lambda: …, got <MailboxLoop over "
         "'jobs', 1 workers, not running>"
     ),
+    'ChildSpec(id="a", start=make_async)': (
+        "ValueError: child 'a': start must be a plain function, but <function make_async> is a coroutine or generator "
+        "function: what it makes can be made by start=lambda: …"
+    ),
+    'ChildSpec(id="a", start=lambda jobs: MailboxLoop(jobs, handle))': (
+        "ValueError: child 'a': start must be a function without arguments, but <function <lambda>> needs (jobs): bind "
+        "what it needs by start=lambda: …"
+    ),
+    'ChildSpec(id="a", start=MailboxLoop)': (
+        "ValueError: child 'a': start must be a function without arguments, but <class "
+        "'loopwarden.actors.consumers._mailbox_loop.MailboxLoop'> needs (source, handler): bind what it needs by "
+        "start=lambda: …"
+    ),
     'ChildSpec(id="a", start=make, actor=Plain)': "ValueError: child 'a': give either start= or actor=, got both",
     'ChildSpec(id="a", start=make, args=(1,))': (
         "ValueError: child 'a': args, kwargs: they are for actor, but start takes no arguments"
@@ -458,6 +471,9 @@ def handle(_message: object) -> None: ...
 
 
 async def handle_async(_message: object) -> None: ...
+
+
+async def make_async() -> None: ...
 
 
 class HandlesLater:

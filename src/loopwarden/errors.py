@@ -50,6 +50,7 @@ from typing_extensions import override
 
 from loopwarden._arguments import MAX_VISIBILITY, is_number
 from loopwarden._log import describe
+from loopwarden._tracebacks import trim
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -296,12 +297,19 @@ class InvalidChildError(SupervisionError, ValueError):
     """The spec is good, but not for this supervisor. Nothing was started."""
 
 
+def _trimmed(cause: BaseException | None) -> BaseException | None:
+    """Return the cause, whose traceback begins at the user's code from now on."""
+    if cause is not None:
+        trim(cause)
+    return cause
+
+
 class StartFailed(SupervisionError):  # noqa: N818  it is what happened, as in Erlang
     """The child could not be started; ``__cause__`` is why."""
 
     def __init__(self, child: str, cause: BaseException | None = None, why: str = "") -> None:
         super().__init__(child, f"could not be started: {describe(cause) if cause is not None else why}")
-        self.__cause__ = cause
+        self.__cause__ = _trimmed(cause)
 
 
 class StillRunningError(SupervisionError):
@@ -325,7 +333,7 @@ class SupervisorGaveUp(SupervisionError):  # noqa: N818  it is what happened, as
             child, f"of supervisor {supervisor!r} {why}" + ("" if cause is None else f": {describe(cause)}")
         )
         self.supervisor = supervisor
-        self.__cause__ = cause
+        self.__cause__ = _trimmed(cause)
 
 
 class JournalError(LoopwardenError):

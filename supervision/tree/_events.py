@@ -230,8 +230,14 @@ class EventLog:
             )
         )
 
-    def take(self, note: EmitEvent, in_hand: tuple[InHand, ...]) -> None:
-        """Make an event of what the machine has emitted, and log the kinds that are not logged elsewhere."""
+    def take(self, note: EmitEvent, in_hand: tuple[InHand, ...], untold: BaseException | None = None) -> None:
+        """Make an event of what the machine has emitted, and log the kinds that are not logged elsewhere.
+
+        Args:
+            note: What was emitted.
+            in_hand: What the workers of the child had in hand, if it has ended.
+            untold: The error whose traceback is told neither by another record nor by raising it.
+        """
         is_exit = note.kind is EventKind.EXITED
         has_stack = is_exit or note.kind is EventKind.START_FAILED  # the other kinds follow from one of these
         self.note(
@@ -246,7 +252,8 @@ class EventLog:
         )
         cause = describe(note.error)
         if note.kind is EventKind.START_FAILED:
-            self._log(logging.WARNING, "child %r could not be started: %s", note, cause, error=cause)
+            error = cause if untold is None or note.error is not untold else untold
+            self._log(logging.WARNING, "child %r could not be started: %s", note, cause, error=error)
         elif note.kind is EventKind.RESTARTING and note.reason and note.error is None:
             self._log(logging.WARNING, "child %r ended, and will be restarted, because %s", note, note.reason)
         elif note.kind is EventKind.RESTARTING:
@@ -255,7 +262,9 @@ class EventLog:
             why = note.reason or cause
             self._log(logging.ERROR, "child %r failed too often, and stays down: %s", note, why, error=cause)
 
-    def _log(self, level: int, text: str, note: EmitEvent, known: object, error: str | None = None) -> None:
+    def _log(
+        self, level: int, text: str, note: EmitEvent, known: object, error: BaseException | str | None = None
+    ) -> None:
         supervisor, child = self._supervisor, note.child
         report(level, text, child, known, error=error, supervisor=supervisor, child=child, attempt=note.attempt)
 

@@ -180,6 +180,9 @@ class EffectExecutor:
         self._incarnations: dict[int, Incarnation] = {}
         self._timers: dict[str, Timer] = {}
         self._wanted: dict[str, float] = {}  # seconds that the request for the end allows
+        #: True if the failure of a first child is raised where the supervisor is started, with its traceback.
+        self.raises_at_start = False
+        self._untold: BaseException | None = None  # what a factory has raised, if the log is to have its traceback
         self._in_hand: tuple[InHand, ...] = ()
         self._budget = 0.0  # seconds that the request to stop the supervisor allows
 
@@ -317,7 +320,11 @@ class EffectExecutor:
         if incarnation.is_stopping:
             self._ended(incarnation, ChildExit(ExitReason.SHUTDOWN, made.error, asked=True))
         elif made.error is not None:
+            child = self.machine.roster.current(incarnation.spec.id, incarnation.number)
+            is_raised = child is not None and (child.start_waiters or (self.raises_at_start and child.is_initial))
+            self._untold = None if is_raised else made.error
             self._start_failed(incarnation, made.error)
+            self._untold = None
         else:
             text = "start of child %r returned None, which means not now: it is not running"
             report(logging.WARNING, text, incarnation.spec.id, child=incarnation.spec.id)
@@ -352,7 +359,7 @@ class EffectExecutor:
                 case Reply():
                     effect.waiter(effect.error)
                 case EmitEvent():
-                    self.log.take(effect, self._in_hand)
+                    self.log.take(effect, self._in_hand, self._untold)
                 case Ready():
                     self._ready()
                 case Finish():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, Self, TypeAlias, TypedDict, cast
@@ -58,6 +59,32 @@ def _has_fields(data: object) -> bool:
     return isinstance(data, dict) and all(isinstance(key, str) for key in cast("dict[object, object]", data))
 
 
+def _check_factory(start: Callable[[], object] | None) -> Callable[[], object] | None:
+    """Refuse what makes no loop when it is called without arguments."""
+    if start is None:
+        return None
+    if inspect.iscoroutinefunction(start) or inspect.isgeneratorfunction(start) or inspect.isasyncgenfunction(start):
+        raise ValueError(
+            f"must be a plain function, but {describe(start)} is a coroutine or generator function: what it makes can"
+            " be made by start=lambda: …"
+        )
+    try:
+        parameters = inspect.signature(start).parameters.values()
+    except Exception:  # noqa: BLE001  C code may have none, and that of others may raise: then it is tried
+        return start
+    needed = [
+        each.name
+        for each in parameters
+        if each.default is each.empty and each.kind not in {each.VAR_POSITIONAL, each.VAR_KEYWORD}
+    ]
+    if needed:
+        raise ValueError(
+            f"must be a function without arguments, but {describe(start)} needs ({', '.join(needed)}): bind what it"
+            " needs by start=lambda: …"
+        )
+    return start
+
+
 class _Spec(Model):
     """A spec: its errors name the child or the supervisor."""
 
@@ -103,7 +130,11 @@ class ChildSpec(_Spec):
     #: Its name, unique in its supervisor.
     id: _Name
     #: Makes the loop or the actor; called on a thread of its own, so it may block.
-    start: Annotated[Callable[[], object] | None, must_be("a function that makes a loop: start=lambda: …")] = None
+    start: Annotated[
+        Callable[[], object] | None,
+        must_be("a function that makes a loop: start=lambda: …"),
+        AfterValidator(_check_factory),
+    ] = None
     #: The class of a Pykka actor, with the arguments of its constructor.
     actor: Annotated[
         type[pykka.ThreadingActor] | None, must_be("the class of a Pykka actor: actor=MyActor, args=(…)")

@@ -29,7 +29,7 @@ from loopwarden.actors import (
 )
 from loopwarden.actors.loop._messages import BeginDrain, StopCast
 from loopwarden.clock import Clock, resolve_clock
-from loopwarden.errors import SupervisionError
+from loopwarden.errors import StartFailed, SupervisionError, SupervisorGaveUp
 from loopwarden.supervision.policy._machine import Phase
 from loopwarden.supervision.tree._child_ref import ForChild
 from loopwarden.supervision.tree._child_requests import CHILD_REQUESTS, ChildRequests, answer_for_one_that_is_gone
@@ -139,7 +139,9 @@ class Supervisor(ControlActor):
             StartFailed: if one of them cannot be started; then the others have been stopped, and it has ended.
             ActorDeadError: if it is stopped meanwhile.
         """
-        ref = cls(name, clock=clock, **options).launch()
+        supervisor = cls(name, clock=clock, **options)
+        supervisor._executor.raises_at_start = True
+        ref = supervisor.launch()
         try:
             ref.ready.wait_ready()
         except BaseException:  # a Ctrl-C while a factory is at work
@@ -319,6 +321,14 @@ class Supervisor(ControlActor):
             error=text if error is None else describe(error),
             children=children,
         )
+
+    @override
+    def _about_end(self, cause: BaseException) -> dict[str, Any]:
+        about: dict[str, Any] = {"supervisor": self.name}
+        # By type(): the class of other people's exceptions may be a property that raises.
+        if issubclass(type(cause), StartFailed | SupervisorGaveUp):  # its own cause was told when it came up
+            about["error"] = describe(cause)
+        return about
 
     @override
     def _complete_exit(self, ended: ActorExit) -> ActorExit:
