@@ -371,7 +371,7 @@ def test_message_that_cannot_be_renewed_keeps_no_other_one_from_it(
 
 
 def test_renewal_that_gets_no_thread_is_tried_again_and_never_done_by_the_timers(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     has_threads, threads = [True], list[str]()
 
@@ -380,7 +380,7 @@ def test_renewal_that_gets_no_thread_is_tried_again_and_never_done_by_the_timers
             raise RuntimeError("can't start new thread")
 
     with FakeClock(blocking=FaultyBlocking(before_start=refuse)) as clock, Hold() as hold:
-        box: Any = Counted(clock)
+        box: Any = Counted(open_box("memory", clock, tmp_path))
         box.on_renewal = lambda: threads.append(threading.current_thread().name)
         box.send("slow")
         ref = start(box, hold, clock, visibility_timeout=8)

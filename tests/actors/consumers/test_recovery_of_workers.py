@@ -237,7 +237,7 @@ def test_a_stalled_worker_shows_in_the_health_and_the_log_until_it_beats_again(
 
         assert (stalled.activity, stalled.activity_since) == (Activity.STALLED, 1000.0)
         assert working.activity is Activity.WORKING
-        assert "of loop 'slow' has given no sign of life for 7.0 s; it is at\nat the hold" in caplog.text
+        assert "of loop 'slow' has given no sign of life for 7.0 s\nat the hold" in caplog.text
     stop(ref)
 
 
