@@ -35,12 +35,22 @@ _COLUMNS = (
 
 
 def check_schema(database: sqlite3.Connection, path: Path) -> int:
-    """Return the version of a file, which is 0 if it has none yet; it only reads.
+    """Return the version of a file, which is 0 if it has none yet; it only reads, all of it at one moment.
 
     Raises:
         InvalidParameterError: if the file has another version, or is another application's: marked as such, with a
             table of the same name that is not ours, or with tables, but without ours.
     """
+    if database.in_transaction:
+        return _check(database, path)
+    database.execute("BEGIN")  # another process may migrate the file just now: between two looks it would be neither
+    try:
+        return _check(database, path)
+    finally:
+        database.rollback()
+
+
+def _check(database: sqlite3.Connection, path: Path) -> int:
     [version] = database.execute("PRAGMA user_version").fetchone()
     if not 0 <= version <= VERSION:
         raise _refusal(path, f"this one has version {version}")

@@ -9,10 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from typing_extensions import override
 
 from loopwarden.errors import InvalidParameterError
 from loopwarden.mailbox import SqliteMailbox
-from loopwarden.mailbox.sqlite._schema import APPLICATION_ID, VERSION, apply_schema
+from loopwarden.mailbox.sqlite._schema import APPLICATION_ID, VERSION, apply_schema, check_schema
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -168,6 +169,25 @@ def test_migration_that_is_interrupted_leaves_the_file_as_it_was(path: Path) -> 
         database.set_authorizer(None)
         assert [*database.iterdump()] == before
     assert version(path) == 1
+
+
+def test_file_that_another_process_migrates_meanwhile_is_opened(path: Path) -> None:
+    downgrade(path, 1, "kept")
+    migrated = list[str]()
+
+    class Slow(sqlite3.Connection):
+        @override
+        def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
+            cursor = super().execute(sql, parameters)
+            if sql == "PRAGMA application_id" and not migrated:
+                migrated.append(sql)
+                SqliteMailbox[str, Any](path, "jobs").close()
+            return cursor
+
+    with contextlib.closing(sqlite3.connect(path, factory=Slow, isolation_level=None)) as database:
+        assert check_schema(database, path) == 1
+        assert check_schema(database, path) == VERSION
+    assert migrated == ["PRAGMA application_id"]
 
 
 @pytest.mark.parametrize("attempt", range(5))
