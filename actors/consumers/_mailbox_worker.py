@@ -6,8 +6,9 @@ import inspect
 import logging
 import threading
 from collections import deque
+from collections.abc import Coroutine
 from contextlib import suppress
-from types import AsyncGeneratorType, CoroutineType, GeneratorType
+from types import AsyncGeneratorType, GeneratorType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, final
 
 from loopwarden._arguments import MAX_VISIBILITY, check_plain
@@ -74,7 +75,9 @@ def check_handler(handler: object, what: str = "message") -> None:
 
 def refuse_unfinished(result: object) -> None:
     """Raise if a handler has returned before it has done anything, as a coroutine function or a generator does."""
-    if not isinstance(result, CoroutineType | GeneratorType | AsyncGeneratorType):
+    # Not only the interpreter's own: Cython has coroutines too, and aiohttp's `session.post(…)` returns one. By type():
+    # the class of other people's things may be a property that raises.
+    if result is None or not issubclass(type(result), (Coroutine, GeneratorType, AsyncGeneratorType)):
         return
     unfinished = cast("Any", result)
     if not isinstance(result, AsyncGeneratorType):

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Coroutine
 from typing import Any
 
 import pytest
+from typing_extensions import override
 
 from loopwarden import HealthCheckRequest, LoopActor, ProcessRequest, ShutdownRequest, Ticket, beat
 from loopwarden._backoff import Backoff
@@ -561,7 +563,29 @@ def test_a_handler_that_would_return_before_it_has_done_anything_is_refused(jobs
         MailboxLoop(jobs, handler)
 
 
-@pytest.mark.parametrize("handler", [coroutine, generator])
+class Post(Coroutine[Any, Any, None]):
+    """What a library returns in place of a coroutine, such as a function that Cython has compiled."""
+
+    def __init__(self, message: Mail) -> None:
+        self._message = message
+
+    @override
+    def send(self, value: Any, /) -> Any:
+        raise StopIteration
+
+    @override
+    def throw(self, *_: Any) -> Any:
+        raise StopIteration
+
+    @override
+    def close(self) -> None: ...
+
+    @override
+    def __await__(self) -> Any:
+        return iter(())
+
+
+@pytest.mark.parametrize("handler", [coroutine, generator, Post])
 def test_a_message_whose_handler_returns_something_unfinished_is_not_acknowledged(
     jobs: Box, clock: FakeClock, handler: Any
 ) -> None:
