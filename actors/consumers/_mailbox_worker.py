@@ -15,7 +15,7 @@ from loopwarden._arguments import MAX_VISIBILITY, check_plain
 from loopwarden._heartbeat import Heartbeat
 from loopwarden._log import describe, report
 from loopwarden._ticket import Ticket
-from loopwarden.actors.consumers._retry import UnfinishedError
+from loopwarden.actors.consumers._retry import UnfinishedError, is_retry
 from loopwarden.actors.loop._abandon import FENCE_AFTER
 from loopwarden.actors.loop._current import current
 from loopwarden.actors.loop._health import Progress, fate_of
@@ -24,7 +24,6 @@ from loopwarden.errors import (
     MailboxConnectionError,
     MessageFinalizedError,
     ReceiptHandleExpiredError,
-    Retry,
 )
 from loopwarden.mailbox import SupportsWaitedUntil, Token
 from loopwarden.mailbox._token import wait_with
@@ -471,7 +470,7 @@ class MailboxWorker:
             refuse_unfinished(self._handler(message))
         except BaseException as error:
             self._give_back_failed(message, error)
-            if isinstance(error, self._crash_on) or not isinstance(error, Exception):
+            if self._ends_loop(error):
                 self.progress.has_raised = True
                 raise
         else:
@@ -485,18 +484,18 @@ class MailboxWorker:
 
     def _give_back_failed(self, message: Message[Any, Any], error: BaseException) -> None:
         """Do with a message what is to be done with one whose handler raised that."""
-        is_retry = isinstance(error, Retry)
-        text = _with_cause(error) if is_retry else describe(error)
-        if is_retry:
+        is_to_retry = is_retry(error)
+        text = _with_cause(error) if is_to_retry else describe(error)
+        if is_to_retry:
             self.progress.returned += 1
         else:
             self.progress.failed += 1
             self.progress.last_error = text
-        ends_loop = isinstance(error, self._crash_on) or not isinstance(error, Exception)
+        ends_loop = self._ends_loop(error)
         delay = self._retry.delay(error, message.delivery_count, self._dice.random())
-        if not is_retry:
+        if not is_to_retry:
             self.count_failure(text)
-        if delay is not None and self._breaker.is_open and not ends_loop and not is_retry:
+        if delay is not None and self._breaker.is_open and not ends_loop and not is_to_retry:
             # It was taken to see whether anything succeeds, so it costs the message no delivery; and others have a try.
             longest = self._backoff.maximum
             is_back = self._settled(message, lambda: message.put_back(longest))
@@ -506,7 +505,7 @@ class MailboxWorker:
             is_back = self._settled(message, lambda: message.nack(delay, error=text))
         if self._is_ending:
             self._note_fate(message, "returned" if is_back else fate_of(message))
-        if is_retry:
+        if is_to_retry:
             return
         if not ends_loop and self._retry.is_to_be_told(error):
             report(
@@ -518,6 +517,11 @@ class MailboxWorker:
                 error=error,
                 **self._fields(message),
             )
+
+    def _ends_loop(self, error: BaseException) -> bool:
+        # By type(): the class of other people's things may be a property that raises.
+        kind = type(error)
+        return issubclass(kind, self._crash_on) or not issubclass(kind, Exception)
 
     def count_failure(self, why: str) -> None:
         """Count a message that did not succeed; on any thread."""

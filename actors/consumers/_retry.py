@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, TypeAlias, cast, final
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypeGuard, cast, final
 
 from loopwarden._arguments import MAX_VISIBILITY
 from loopwarden._backoff import Backoff
@@ -12,7 +12,7 @@ from loopwarden.errors import Retry
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["RetryPolicy", "RetryRule", "UnfinishedError"]
+__all__ = ["RetryPolicy", "RetryRule", "UnfinishedError", "is_retry"]
 
 #: How long a message stays away, or that it is given up at once.
 RetryRule: TypeAlias = "Backoff | Literal['dead_letter']"
@@ -55,7 +55,7 @@ class RetryPolicy:
             attempt: How often it was delivered.
             roll: A number from 0 to 1, drawn by the caller.
         """
-        if isinstance(error, Retry):
+        if is_retry(error):
             return error.after
         rule: RetryRule = self._backoff
         if self._rules:
@@ -66,10 +66,15 @@ class RetryPolicy:
 
     def is_to_be_told(self, error: BaseException) -> bool:
         """Say whether what was raised is worth a line in the log: what is wrong with each message is so once."""
-        if not isinstance(error, UnfinishedError):
+        if type(error) is not UnfinishedError:
             return True
         has_told, self._has_told_unfinished = self._has_told_unfinished, True
         return not has_told
+
+
+def is_retry(error: BaseException) -> TypeGuard[Retry]:
+    """Say whether it is a `Retry`, without running any code of its own: its class may be a property that raises."""
+    return issubclass(type(error), Retry)
 
 
 def _check_rules(rules: object) -> None:

@@ -211,6 +211,9 @@ class Retry(ActorError):  # noqa: N818  a handler says it, it is no fault
 
     #: Seconds that a message can stay away at most.
     LONGEST = MAX_VISIBILITY
+    # Of a subclass that does not call this constructor, too.
+    after: float = 0.0
+    reason: str = ""
 
     def __init__(self, after: float = 0.0, reason: str = "") -> None:
         if not is_number(after) or not 0 <= after <= self.LONGEST:

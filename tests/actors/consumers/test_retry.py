@@ -91,6 +91,29 @@ def test_nearest_class_counts(jobs: Box, clock: FakeClock) -> None:
     assert due_after(jobs, clock) == 7
 
 
+class Later(Retry):
+    def __init__(self) -> None:
+        """Say nothing, not even to the class above."""
+
+
+class Classless(Exception):  # noqa: N818  as a user may name it
+    @property
+    def __class__(self) -> Any:
+        raise RuntimeError("no class")
+
+    @__class__.setter
+    def __class__(self, value: Any) -> None: ...
+
+
+@pytest.mark.parametrize(("error", "after"), [(Later, 0), (Classless, 1)])
+def test_odd_exception_gives_the_message_back_and_does_not_end_the_loop(
+    jobs: Box, clock: FakeClock, error: type[Exception], after: float
+) -> None:
+    run_once(jobs, clock, error(), crash_on=(KeyError,))
+
+    assert due_after(jobs, clock) == after
+
+
 def test_retry_is_no_failure(jobs: Box, clock: FakeClock, caplog: pytest.LogCaptureFixture) -> None:
     loop = run_once(jobs, clock, Retry(after=5, reason="the shop is closed"), breaker=1)
 
