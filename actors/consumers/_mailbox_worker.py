@@ -249,8 +249,10 @@ class MailboxWorker:
                 if self._pause_state.is_closed:
                     self._rest()
                     continue
-                if self._breaker.is_open and not self._may_try():
+                is_try = self._breaker.is_open
+                if is_try and not self._may_try():
                     continue
+                self.token.tries_one = is_try
                 polls += 1
                 try:
                     wait = wait_time_seconds if not failures else 0
@@ -402,9 +404,8 @@ class MailboxWorker:
 
     def _poll(self, visibility_timeout: float, wait_time_seconds: float) -> None:
         self._say_polling(wait_time_seconds)
-        self.token.tries_one = is_try = self._breaker.is_open
         messages = self._source.receive(
-            max_messages=1 if is_try else self._batch,
+            max_messages=1 if self.token.tries_one else self._batch,
             visibility_timeout=visibility_timeout,
             wait_time_seconds=wait_time_seconds,
             token=self.token,
@@ -452,6 +453,9 @@ class MailboxWorker:
 
     def _take(self) -> Message[Any, Any] | None:
         """Take the next one in hand; None if there is none, or if nothing more is to be begun."""
+        if self._breaker.is_open and not self.token.tries_one:
+            # It has opened since they were received: they are no try, which is one message of one worker.
+            self.return_unstarted()
         # In one step: an abandon stops the token, and then looks what is in hand.
         with self._lock:
             if not self.prefetched or self.is_abandoned or self.token.stopped or self._pause_state.is_closed:

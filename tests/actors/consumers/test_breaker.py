@@ -170,3 +170,63 @@ def test_loop_whose_breaker_is_open_has_one_try_in_hand_however_many_workers_it_
         simulation.advance(300.0)
 
     assert most == [1]
+
+
+@pytest.mark.parametrize(("concurrency", "prefetch"), [(8, 1), (8, 10)])
+def test_loop_whose_breaker_opens_begins_nothing_that_it_has_received_before(
+    simulation: Simulation, concurrency: int, prefetch: int
+) -> None:
+    jobs: InMemoryMailbox[Any, None] = InMemoryMailbox("jobs")
+    in_hand, tries, most = [0], [0], [0]
+
+    def handle(message: Message[Any, Any]) -> None:
+        tries[0] += 1
+        in_hand[0] += 1
+        most[0] = max(most[0], in_hand[0])
+        simulation.wait(simulation.gate(), 0.5)
+        in_hand[0] -= 1
+        raise ConnectionError("the database is away")
+
+    def start() -> MailboxLoop[Any]:
+        return MailboxLoop(
+            jobs, handle, concurrency=concurrency, prefetch=prefetch, breaker=3, backoff=BACKOFF, longest_handler=600
+        )
+
+    with Supervisor.open("root", children=[ChildSpec(id="loop", start=start)]):
+        simulation.advance(1.0)  # every worker polls
+        for _ in range(3):
+            jobs.send("bad")
+            simulation.advance(0.6)
+        most[0] = 0
+        jobs.send_many(list(range(100)))
+        simulation.advance(10.0)
+
+    assert most == [1]
+    assert tries[0] <= 8
+    assert jobs.approximate_count() == 103
+    simulation.advance(60.0)
+    again = [message for _ in range(103) for message in jobs.receive()]
+    assert [message.body for message in again if message.delivery_count > 1 and message.body != "bad"] == []
+
+
+def test_loop_whose_breaker_opens_gives_back_what_it_has_prefetched(simulation: Simulation) -> None:
+    jobs: InMemoryMailbox[Any, None] = InMemoryMailbox("jobs")
+    tries: list[int] = []
+
+    def handle(message: Message[Any, Any]) -> None:
+        tries.append(message.body)
+        raise ConnectionError("the database is away")
+
+    jobs.send_many(list(range(100)))
+    with Supervisor.open(
+        "root",
+        children=[
+            ChildSpec(id="loop", start=lambda: MailboxLoop(jobs, handle, prefetch=100, breaker=3, backoff=BACKOFF))
+        ],
+    ):
+        simulation.advance(1.0)
+        stats = jobs.stats()
+
+    assert tries[:3] == [0, 1, 2]
+    assert len(tries) <= 5
+    assert (stats.ready + stats.delayed, stats.leased) == (100, 0)
