@@ -105,11 +105,6 @@ class DeadLetterWatch:
         """Have a letter told of by the next `tell`."""
         self._pending.append(notice)
 
-    @property
-    def unread(self) -> int:
-        """How many letters that are not told yet could not be read."""
-        return sum(notice.unread for notice in tuple(self._pending))
-
     def watch(self, listener: Callable[[DeadLetterNotice], bool]) -> Callable[[], None]:
         """Have each notice told to the first listener that takes it; see `SupportsDeadLetterWatch`."""
         self._listeners += (listener,)

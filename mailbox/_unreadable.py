@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 from loopwarden.mailbox._dead_letter import DeadLetterNotice
 
 if TYPE_CHECKING:
-    from loopwarden.mailbox._dead_letter import DeadLetterWatch
     from loopwarden.mailbox._token import Token
 
-__all__ = ["BODY", "HEADERS", "is_enough", "most_unread", "unread_notice"]
+__all__ = ["BODY", "HEADERS", "most_unread", "unread_notice"]
 
 #: Why it was given up.
 BODY = "its body cannot be read"
@@ -32,8 +31,3 @@ def unread_notice(mailbox: str, message_id: str, reason: str, error: Exception, 
 def most_unread(token: Token | None) -> float:
     """Return how many of them a receive may give up; one without a token belongs to no loop, and has no limit."""
     return math.inf if token is None else 1 if token.tries_one else MOST_UNREAD
-
-
-def is_enough(watch: DeadLetterWatch, token: Token | None) -> bool:
-    """Say whether a receive is to return although it has nothing, because too many could not be read."""
-    return watch.unread >= most_unread(token)

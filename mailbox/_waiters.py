@@ -105,10 +105,6 @@ class Waitable(Protocol):
 def _do_nothing() -> None: ...
 
 
-def _never() -> bool:
-    return False
-
-
 def wait_for(  # noqa: PLR0917  few callers, and each passes nearly all of it
     waitable: Waitable,
     look: Callable[[], F],
@@ -116,7 +112,6 @@ def wait_for(  # noqa: PLR0917  few callers, and each passes nearly all of it
     timeout: float,
     token: Token | None,
     unlocked: Callable[[], object] = _do_nothing,
-    is_over: Callable[[], bool] = _never,
 ) -> F:
     """Look until something is found, the token is stopped or nudged, or ``timeout`` has passed; return what was found.
 
@@ -129,12 +124,12 @@ def wait_for(  # noqa: PLR0917  few callers, and each passes nearly all of it
 
     Args:
         waitable: The mailbox.
-        look: Takes what is there, or says that it is; false if there is nothing. Called under the lock.
+        look: Takes what is there, or says that it is; false if there is nothing, and None if there may be, but the call
+            is to end without it. Called under the lock.
         clock: The time.
         timeout: Seconds.
         token: Ends it early.
         unlocked: Called without the lock before each wait, and at the end.
-        is_over: Says after a look that found nothing whether that was all; called under the lock.
     """
     deadline = clock.monotonic() + timeout
     gate: Gate | None = None
@@ -145,7 +140,7 @@ def wait_for(  # noqa: PLR0917  few callers, and each passes nearly all of it
                 was_woken = gate is not None and not waiters.leave(gate)
                 found = look()
                 now = clock.monotonic()
-                has_more = bool(found) or is_over()
+                has_more = bool(found) or found is None
                 if has_more or now >= deadline or (token is not None and (token.stopped or token.take_nudge())):
                     if has_more or was_woken:
                         waitable.pass_on()

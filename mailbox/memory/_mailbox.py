@@ -27,7 +27,7 @@ from loopwarden.mailbox._dead_letter import NO_ERROR, DeadLetter, DeadLetterNoti
 from loopwarden.mailbox._message import Message, reply_target
 from loopwarden.mailbox._shape import HIGH, LOW
 from loopwarden.mailbox._token import Token
-from loopwarden.mailbox._unreadable import BODY, is_enough, most_unread, unread_notice
+from loopwarden.mailbox._unreadable import BODY, most_unread, unread_notice
 from loopwarden.mailbox._validation import (
     check_bodies,
     check_dedup_id,
@@ -254,12 +254,12 @@ class InMemoryStore(Generic[T, R]):
                 entry.receipt += 1
         return messages
 
-    def take(self, limit: int, due: float, token: Token | None) -> list[Message[T, R]]:
-        """Lease what is visible."""
+    def take(self, limit: int, due: float, token: Token | None) -> list[Message[T, R]] | None:
+        """Lease what is visible; None if too many could not be read, so that the receive is to end with nothing."""
         queue = self.queue
         messages: list[Message[T, R]] = []
-        unread = 0
-        while not messages and unread < most_unread(token) and (entries := queue.take(limit, due)):
+        unread, most = 0, most_unread(token)
+        while not messages and unread < most and (entries := queue.take(limit, due)):
             for entry in entries:
                 try:
                     body = self.body(entry)
@@ -269,10 +269,10 @@ class InMemoryStore(Generic[T, R]):
                 else:
                     messages.append(Message(self, entry, body, entry.count, entry.receipt, token))
         self.waiters.due_added(due)
-        return messages
+        return messages if messages or unread < most else None
 
-    def take_due(self, limit: int, visibility_timeout: float, token: Token | None) -> list[Message[T, R]]:
-        """Lease what is visible when what is due has come back; nothing for a token that is stopped."""
+    def take_due(self, limit: int, visibility_timeout: float, token: Token | None) -> list[Message[T, R]] | None:
+        """Do what `take` does when what is due has come back; nothing for a token that is stopped."""
         if not self.poll() or (token is not None and token.stopped):
             return []
         with self.mending:
@@ -731,9 +731,7 @@ class InMemoryMailbox(Generic[T, R]):
                 return messages
         check_token(self._name, token)
         look = partial(self.store.take_due, max_messages, visibility_timeout, token)
-        watch = self.store.watch
-        is_over = partial(is_enough, watch, token)
-        return wait_for(self.store, look, self._clock, wait_time_seconds, token, watch.tell, is_over)
+        return wait_for(self.store, look, self._clock, wait_time_seconds, token, self.store.watch.tell) or []
 
     def wait_visible(self, timeout: float, token: Token | None = None) -> bool:
         """Wait until there is something to receive; see `SupportsWaitVisible`."""

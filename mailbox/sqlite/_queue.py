@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, final
 
 from loopwarden._arguments import MAX_VISIBILITY
 from loopwarden.errors import MailboxClosedError, ReceiptHandleExpiredError, SerializationError
 from loopwarden.mailbox._dead_letter import NO_ERROR, DeadLetterNotice, DeadLetterWatch, exhausted_notice
 from loopwarden.mailbox._message import Message
-from loopwarden.mailbox._unreadable import BODY, HEADERS, is_enough, most_unread, unread_notice
+from loopwarden.mailbox._unreadable import BODY, HEADERS, most_unread, unread_notice
 from loopwarden.mailbox._validation import check_receive, check_token, refuse_letter
 from loopwarden.mailbox._waiters import wait_for, wait_visible
 
@@ -169,7 +168,7 @@ class SqliteQueue(Generic[B]):
         check_receive(self._name, max_messages, visibility_timeout, wait_time_seconds)
         check_token(self._name, token)
 
-        def look() -> list[Message[B, Any]]:
+        def look() -> list[Message[B, Any]] | None:
             self._check_open()
             if token is not None and token.stopped:
                 return []
@@ -177,8 +176,7 @@ class SqliteQueue(Generic[B]):
                 self._store.end_leases_of_the_dead(self._name)
             return self.take(max_messages, visibility_timeout, token)
 
-        is_over = partial(is_enough, self.watch, token)
-        return wait_for(self, look, self._clock, wait_time_seconds, token, self.watch.tell, is_over)
+        return wait_for(self, look, self._clock, wait_time_seconds, token, self.watch.tell) or []
 
     def wait_visible(self, timeout: float, token: Token | None) -> bool:
         """Do what `SupportsWaitVisible` says."""
@@ -215,12 +213,17 @@ class SqliteQueue(Generic[B]):
         if self._store.closed:
             raise MailboxClosedError(self._name)
 
-    def take(self, limit: int, visibility_timeout: float, token: Token | None) -> list[Message[B, Any]]:
-        """Lease up to ``limit`` visible messages; one that was delivered before comes alone."""
+    def take(self, limit: int, visibility_timeout: float, token: Token | None) -> list[Message[B, Any]] | None:
+        """Lease up to ``limit`` visible messages; one that was delivered before comes alone.
+
+        Returns:
+            None if too many could not be read, so that the receive is to end with nothing.
+        """
+        most = most_unread(token)
         with self._unflushed_step as cursor, cursor.connection:
             now = self._wall()
             due = now + visibility_timeout
-            while self._unread() < most_unread(token) and (found := self._visible(cursor, limit, now)):
+            while (unread := self._unread()) < most and (found := self._visible(cursor, limit, now)):
                 messages: list[Message[B, Any]] = []
                 leased: list[int] = []
                 is_first = True
@@ -242,7 +245,7 @@ class SqliteQueue(Generic[B]):
                         holder = self._holders.number(cursor, now)
                     cursor.executemany(_LEASE, [(due, holder, self._name, 0, sequence) for sequence in leased])
                     return messages
-        return []
+        return [] if unread < most else None
 
     def _unread(self) -> int:
         """Return how many messages this step has given up because they cannot be read."""

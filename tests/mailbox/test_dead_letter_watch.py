@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from loopwarden._blocking import Blocking, Gate
+    from loopwarden.clock import Timer
     from loopwarden.testing import FakeClock
 
     Box = InMemoryMailbox[Any, Any] | SqliteMailbox[Any, Any]
@@ -148,3 +150,53 @@ def test_receive_of_a_loop_gives_up_only_so_many_messages_that_cannot_be_read(tm
             counts.append(box.approximate_count())
 
     assert counts == [50 - MOST_UNREAD, 50 - MOST_UNREAD - 1, 0]
+
+
+class TellingClock:
+    """Has letters told whenever the time is asked, as another thread may at any moment; on it no call waits."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self._clock = clock
+        self.tell: Callable[[], object] = lambda: None
+
+    @property
+    def blocking(self) -> Blocking:
+        return self._clock.blocking
+
+    def monotonic(self) -> float:
+        self.tell()
+        return self._clock.monotonic()
+
+    def wall(self) -> float:
+        return self._clock.wall()
+
+    def wait(self, gate: Gate, timeout: float | None) -> bool:
+        pytest.fail("a receive waits although there is more")
+
+    def call_later(self, delay: float, callback: Callable[[], object]) -> Timer:
+        return self._clock.call_later(delay, callback)
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+def test_receive_that_gave_up_enough_ends_even_if_another_thread_has_told_of_them(
+    kind: str, tmp_path: Path, clock: FakeClock
+) -> None:
+    telling, count = TellingClock(clock), MOST_UNREAD + 1
+    box: Box
+    if kind == "memory":
+        box = InMemoryMailbox("jobs", roundtrip=True, clock=telling)
+        box.send_many(["text"] * count)
+        for entry in box.store.queue.fresh:
+            assert not isinstance(entry, tuple)
+            entry.body = b"{"
+        telling.tell = box.store.watch.tell
+    else:
+        with contextlib.closing(SqliteMailbox[Any, Any](tmp_path / "mail.db", "jobs", body=str, clock=clock)) as sender:
+            sender.send_many(["text"] * count)
+        box = SqliteMailbox(tmp_path / "mail.db", "jobs", body=int, clock=telling)
+        telling.tell = box._queue.watch.tell
+
+    with contextlib.closing(box):
+        received = box.receive(wait_time_seconds=20, token=Token())
+
+        assert (received, box.approximate_count()) == ([], 1)
