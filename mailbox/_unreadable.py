@@ -1,6 +1,7 @@
 """What becomes of a message that cannot be read: on every back end a dead letter with its raw bytes, never a crash.
 
-`Codec.decode` says that a body cannot be read; a back end asks here what follows, and makes the letter in its store.
+`Codec.decode` says that a body cannot be read. Each back end gives the message up by what is decided here, and makes
+the letter in its store: `_give_up_unread` in `sqlite/_queue.py`, `take` in `memory/_mailbox.py`.
 """
 
 from __future__ import annotations
