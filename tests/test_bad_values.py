@@ -249,6 +249,7 @@ def targets(tmp_path: Path) -> Iterator[list[Target]]:
                     "every": number,
                     "timezone": nothing,
                     "run_at_start": flag,
+                    "once_per": nothing,
                     "crash_on": empty,
                     "clock": nothing,
                 },

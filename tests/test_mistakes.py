@@ -145,6 +145,17 @@ MISTAKES: dict[str, str] = {
         "TypeError: fn must be a function without arguments, but <function <lambda>> takes (message): what it "
         "needs can be bound by functools.partial or a lambda"
     ),
+    'PeriodicLoop(every=60, fn=tick, once_per="mailbox")': (
+        "TypeError: once_per must be a mailbox for this loop alone, such as "
+        "open_mailbox('sqlite:////var/lib/app/mail.db#report', max_size=1), got 'mailbox'"
+    ),
+    "PeriodicLoop(every=60, fn=tick, once_per=jobs)": (
+        "ValueError: once_per must be a mailbox that holds one message, the next tick: open 'jobs' with max_size=1, "
+        "and for this loop alone; it has max_size=None"
+    ),
+    "PeriodicLoop(every=60, fn=tick, once_per=closed)": (
+        "ValueError: once_per must be an open mailbox, but 'closed' was closed: open it again"
+    ),
     "PeriodicLoop(every=60, fn=tick_async)": (
         "TypeError: fn must be a plain function, but <function tick_async> is a coroutine or generator function: "
         "let a plain one run it, as asyncio.run(…) does"

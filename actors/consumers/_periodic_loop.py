@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import inspect
-import logging
-import threading
-from collections import deque
-from typing import TYPE_CHECKING, Self, cast, final
+from typing import TYPE_CHECKING, Any, Self, cast, final
 
 from loopwarden._arguments import check_plain, is_whole
-from loopwarden._heartbeat import Heartbeat
-from loopwarden._log import describe, report
-from loopwarden._ticket import Ticket
+from loopwarden._log import describe
+from loopwarden.actors.consumers._fleet_loop import FleetLoop
 from loopwarden.actors.consumers._mailbox_worker import refuse_unfinished
-from loopwarden.actors.consumers._pause_state import PauseState
 from loopwarden.actors.consumers._schedule import make_schedule
-from loopwarden.actors.loop._current import current
+from loopwarden.actors.consumers._timer_loop import TimerLoop
 from loopwarden.actors.loop._health import Progress
+from loopwarden.actors.loop._protocols import LoopTimeouts
 from loopwarden.clock import Clock, resolve_clock
-from loopwarden.mailbox import Token
-from loopwarden.mailbox._token import wait_with
+from loopwarden.mailbox import Mailbox
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import tzinfo
     from types import TracebackType
+
+    from loopwarden._heartbeat import Heartbeat
+    from loopwarden._ticket import Ticket
+    from loopwarden.mailbox import DeadLetterNotice
 
 __all__ = ["PeriodicLoop"]
 
@@ -38,6 +37,10 @@ class PeriodicLoop:
     next run comes at its time. Anything else, and the classes in ``crash_on``, ends the loop with that cause. A stop
     ends the wait at once, and completes the run in hand.
 
+    With ``once_per`` all of this is so for all processes together whose loops have the same mailbox: one of them runs
+    each due time. A run is a message in hand there, with a lease. If its process dies, or its loop ends by what the
+    function raises, another gets it.
+
     It is a `Runnable`, `SupportsProcess` and `SupportsPause`: run it alone, or as a `LoopActor`.
 
     >>> PeriodicLoop(lambda: print("refreshed"), every=60, run_at_start=True).run(max_iterations=1)
@@ -45,13 +48,15 @@ class PeriodicLoop:
 
     Args:
         fn: What to call, without arguments, on the thread of `run`.
-        every: Seconds from one due time to the next.
+        every: Seconds from one due time to the next. With ``once_per`` they are the multiples since the epoch.
         cron: Five fields as in a crontab, or six with the seconds first, in place of ``every``; this needs
             ``loopwarden[cron]``.
         timezone: Whose wall clock ``cron`` is about: a name such as ``"Europe/Berlin"``, or a ``tzinfo``; UTC if it is
             not given.
         run_at_start: Whether there is a run at once, before the first due time. By default there is none, so that a
-            loop that is restarted again and again does not run more often than it should.
+            loop that is restarted again and again does not run more often than it should. Not with ``once_per``.
+        once_per: A mailbox that is for this loop alone, and is opened with ``max_size=1`` and without ``body``: each
+            due time is run once by all loops that share it.
         crash_on: Classes of exceptions that end the loop.
         clock: The time it lives by.
     """
@@ -64,6 +69,7 @@ class PeriodicLoop:
         cron: str | None = None,
         timezone: str | tzinfo | None = None,
         run_at_start: bool = False,
+        once_per: Mailbox[Any, Any] | None = None,
         crash_on: tuple[type[BaseException], ...] = (),
         clock: Clock | None = None,
     ) -> None:
@@ -72,25 +78,19 @@ class PeriodicLoop:
         if not isinstance(run_at_start, bool):  # pyright: ignore[reportUnnecessaryIsInstance]  a caller without types
             raise TypeError(f"run_at_start must be true or false, got {describe(run_at_start)}")
         _check_crash_on(crash_on)
-        self._schedule = make_schedule(every, cron, timezone, clock)
+        schedule = make_schedule(every, cron, timezone, clock)
+        name = str(getattr(fn, "__name__", None) or describe(fn))
         self._fn = fn
-        self._run_at_start = run_at_start
-        self._crash_on = crash_on
-        self._clock = clock
-        self._name = str(getattr(fn, "__name__", None) or describe(fn))
-        #: Its sign of life: with each look at the time, and each run.
-        self.heartbeat = Heartbeat(clock)
-        #: What it is doing.
-        self.progress = Progress(clock, self.heartbeat)
-        self._pause_state = PauseState(clock.blocking)
-        self._token = Token()
-        self._runs = 0
-        self._is_recalled = self._is_abandoned = False
-        self._lock = clock.blocking.lock()  # guards _refuses together with _posted, and _done against a second run
-        self._refuses = self._is_stopped = False
-        self._posted: deque[Callable[[], object]] = deque()
-        self._done: Ticket[None] | None = None
-        self._thread: int | None = None
+        self._name = name
+        self._schedule = schedule
+        self._engine: TimerLoop | FleetLoop
+        if once_per is None:
+            self._engine = TimerLoop(fn, schedule, name=name, run_at_start=run_at_start, crash_on=crash_on, clock=clock)
+        else:
+            _check_once_per(once_per)
+            if run_at_start:
+                raise TypeError("run_at_start is for a loop without once_per: a fleet has no start")
+            self._engine = FleetLoop(fn, schedule, once_per, name=name, crash_on=crash_on, clock=clock)
 
     # Runnable.
 
@@ -98,10 +98,12 @@ class PeriodicLoop:
         self,
         *,
         max_iterations: int | None = None,
-        visibility_timeout: float | None = None,  # noqa: ARG002  as a Runnable has it; there is no message to lease
-        wait_time_seconds: float | None = None,  # noqa: ARG002  as above
+        visibility_timeout: float | None = None,
+        wait_time_seconds: float | None = None,
     ) -> None:
         """Call the function at its times, until the stop or ``max_iterations`` runs.
+
+        The other two arguments are for ``once_per``; see `MailboxLoop.run`.
 
         Raises:
             ValueError: if ``max_iterations`` is no number of runs.
@@ -110,67 +112,77 @@ class PeriodicLoop:
         """
         if max_iterations is not None and (not is_whole(max_iterations) or max_iterations < 1):
             raise ValueError(f"max_iterations must be a whole number from 1 on, got {describe(max_iterations)}")
-        done: Ticket[None] = Ticket(self._clock.blocking)
-        with self._lock:
-            if self._done is not None:
-                raise RuntimeError(f"the loop that calls {self._name!r} is running already")
-            self._done, self._thread = done, threading.get_ident()
-        before, before_stopped = current.heartbeat, current.is_stopped
-        current.heartbeat, current.is_stopped = self.heartbeat, lambda: self._token.stopped
-        self.progress.thread_id = threading.get_ident()
-        self._pause_state.enter(self)
-        try:
-            self._work(max_iterations)
-            with self._lock:
-                self._refuses = True
-            self._run_posted()
-        finally:
-            self.progress.leave()
-            self._pause_state.leave(self)
-            current.heartbeat, current.is_stopped = before, before_stopped
-            self._done = self._thread = None
-            done.complete(None)
+        self._engine.run(
+            max_iterations=max_iterations,
+            visibility_timeout=visibility_timeout,
+            wait_time_seconds=wait_time_seconds,
+        )
 
     def shutdown(self, *, timeout: float = 30.0) -> bool:
         """Stop: end the wait, and let the run in hand complete; say whether that was within ``timeout``.
 
         Called from the function itself, it does not wait, and returns false.
         """
-        done = self._done
-        self.shutdown_nowait(timeout)
-        if self.is_own_thread(threading.get_ident()):
-            return False
-        return done is None or done.wait_ready(timeout, self._clock)
+        return self._engine.shutdown(timeout=timeout)
 
-    def shutdown_nowait(self, timeout: float = 30.0) -> bool:  # noqa: ARG002  as all loops have it
-        """Stop, without waiting for anything; true, because there is nothing to give back."""
-        with self._lock:
-            self._refuses = self._is_stopped = True
-        self._token.stop()
-        return True
+    def shutdown_nowait(self, timeout: float = 30.0) -> bool:
+        """Stop, without waiting for anything; false if there is a tick to be secured, which may take time."""
+        return self._engine.shutdown_nowait(timeout)
 
     @property
     def running(self) -> bool:
         """True while ``run`` is working."""
-        return self._done is not None
+        return self._engine.running
+
+    @property
+    def heartbeat(self) -> Heartbeat:
+        """Its sign of life: with each look at the time, and each run."""
+        return self._engine.heartbeat
+
+    @property
+    def progress(self) -> Progress:
+        """What it is doing."""
+        progress = self._engine.progress
+        return progress if isinstance(progress, Progress) else progress[0]
+
+    @property
+    def end_reason(self) -> str:
+        """Why the last `run` returned although nothing had stopped it: its mailbox was closed. Otherwise empty."""
+        return self._engine.end_reason
 
     def is_own_thread(self, thread: int) -> bool:
         """Say whether that thread runs the loop, and would wait for itself if it waited for the end."""
-        return thread == self._thread
+        return self._engine.is_own_thread(thread)
+
+    # As a loop over a mailbox, with `once_per`.
+
+    def use_timeouts(self, timeouts: LoopTimeouts) -> LoopTimeouts:
+        """Take from the tree how long a tick is leased; return what is used from the next `run` on."""
+        return self._engine.use_timeouts(timeouts) if isinstance(self._engine, FleetLoop) else LoopTimeouts()
+
+    @property
+    def max_deliveries(self) -> int | None:
+        """How often a tick is begun before it is a dead letter; None if there is no mailbox, or for ever."""
+        return self._engine.max_deliveries if isinstance(self._engine, FleetLoop) else None
+
+    @property
+    def on_dead_letter(self) -> Callable[[DeadLetterNotice], object] | None:
+        """Told of each tick that becomes a dead letter; set by the loop's actor."""
+        return self._engine.on_dead_letter if isinstance(self._engine, FleetLoop) else None
+
+    @on_dead_letter.setter
+    def on_dead_letter(self, listener: Callable[[DeadLetterNotice], object] | None) -> None:
+        if isinstance(self._engine, FleetLoop):
+            self._engine.on_dead_letter = listener
 
     # SupportsProcess.
 
     def post(self, work: Callable[[], object]) -> bool:
         """Accept work for the thread of the loop, ending its wait; false from the stop on."""
-        with self._lock:
-            if self._refuses:
-                return False
-            self._posted.append(work)
-        self._token.nudge()
-        return True
+        return self._engine.post(work)
 
     def process(self, body: object = None) -> object:
-        """Call the function now, out of turn, and return its result; ``body`` must be None."""
+        """Call the function now and here, out of turn, and return its result; ``body`` must be None."""
         if body is not None:
             raise TypeError(f"body must be None, because {self._name!r} takes no arguments, got {describe(body)}")
         result = self._fn()
@@ -179,119 +191,36 @@ class PeriodicLoop:
 
     # SupportsPause.
 
-    def pause(self, lease: float | None = None) -> Ticket[bool]:  # noqa: ARG002  there is no message to lease
-        """Begin no more runs; the ticket is true once none is in hand, false if `resume` came first."""
-        at_rest = self._pause_state.close()
-        self._token.nudge()
-        return at_rest
+    def pause(self, lease: float | None = None) -> Ticket[bool]:
+        """Begin no more runs here; the ticket is true once none is in hand, false if `resume` came first."""
+        return self._engine.pause(lease)
 
     def resume(self) -> None:
         """Go on at the next due time."""
-        self._pause_state.open()
-        self._token.nudge()
+        self._engine.resume()
 
     @property
     def needs_securing(self) -> bool:
-        """False: there are no messages."""
-        return False
+        """True if there is a tick to give back, or the lease of the one in hand ends too soon."""
+        return self._engine.needs_securing
 
     def secure(self) -> None:
-        """Do nothing: there are no messages."""
+        """Give back a tick that is not begun, and extend the lease of one that is."""
+        self._engine.secure()
 
     # SupportsRecovery.
 
     def recall(self, worker: int) -> bool:
         """Have `stop_asked` say true in the run in hand; the loop goes on afterwards."""
-        if worker != self.progress.worker:
-            return False
-        self._is_recalled = True
-        self._token.stop()
-        return True
+        return self._engine.recall(worker)
 
-    def replace(self, worker: int) -> Ticket[None] | None:  # noqa: ARG002  as all loops have it
+    def replace(self, worker: int) -> Ticket[None] | None:
         """Return None: the worker is the thread of `run`, and cannot be replaced alone."""
-        return None
+        return self._engine.replace(worker)
 
-    def give_back(self, worker: int | None, error: str) -> None:  # noqa: ARG002  there is no message to give back
-        """Have no run follow the one that hangs."""
-        with self._lock:
-            self._refuses = self._is_stopped = self._is_abandoned = True
-        self._token.fence()
-        self._pause_state.leave(self)
-        in_hand = self.progress.snapshot()[2]
-        if in_hand is not None:
-            self.progress.fates[in_hand.message_id] = "abandoned"
-
-    def _work(self, max_iterations: int | None) -> None:
-        schedule, runs = self._schedule, 0
-        schedule.begin(at_once=self._run_at_start)
-        says_waiting = False
-        while not self._is_abandoned:
-            if self._is_recalled:
-                # First the new token, then the look: a stop, an abandon or a post does it in the other order.
-                self._is_recalled, self._token = False, Token()
-            self._run_posted()
-            if self._is_stopped or runs == max_iterations:
-                return
-            if self._pause_state.is_closed:
-                self._rest()
-                schedule.skip()
-                says_waiting = False
-                continue
-            left = schedule.left()
-            self.heartbeat.beat()
-            if left:
-                if not says_waiting:
-                    self.progress.polling(left)
-                    says_waiting = True
-                wait = min(left, schedule.longest_wait())
-                wait_with(self._clock, self._clock.blocking.gate(), wait, self._token)  # woken by time, or by the token
-                self._token.take_nudge()
-                continue
-            runs += 1
-            says_waiting = False
-            self._call()
-            self._note_late(schedule.advance())
-
-    def _rest(self) -> None:
-        """Begin nothing until the loop is resumed; woken by a nudge, or by the token's stop."""
-        self._token.take_nudge()  # a resume or a post comes first, and nudges then
-        self.progress.paused()
-        self.heartbeat.beat()
-        if self._pause_state.rest(self):
-            wait_with(self._clock, self._clock.blocking.gate(), None, self._token)
-            self._token.take_nudge()
-            self._pause_state.enter(self)
-
-    def _call(self) -> None:
-        self._runs += 1
-        run = f"run-{self._runs}"
-        self.progress.working(run)
-        try:
-            refuse_unfinished(self._fn())
-        except BaseException as error:
-            self.progress.failed += 1
-            self.progress.last_error = describe(error)
-            if isinstance(error, self._crash_on) or not isinstance(error, Exception):
-                self.progress.has_raised = True
-                raise
-            report(logging.WARNING, "%s raised; it is called again at its next time", self._name, error=error)
-            return
-        self.progress.processed += 1
-        if (self._is_stopped or self._pause_state.is_closed) and not self._is_abandoned:
-            self.progress.fates[run] = "done"
-
-    def _note_late(self, late: float) -> None:
-        """Say in the health that a due time has passed during a run, and in the log when that begins."""
-        was_late, self.progress.late_by = self.progress.late_by, late or None
-        if late and was_late is None:
-            text = "%s is late: a run ended %.1f s after the next was due; what it has missed is skipped"
-            report(logging.WARNING, text, self._name, late)
-
-    def _run_posted(self) -> None:
-        """Run what was posted; on the thread of the loop."""
-        while self._posted:
-            self._posted.popleft()()
+    def give_back(self, worker: int | None, error: str) -> None:
+        """Have no run follow the one that hangs; with `once_per` another process gets its tick."""
+        self._engine.give_back(worker, error)
 
     def __enter__(self) -> Self:
         return self
@@ -302,8 +231,9 @@ class PeriodicLoop:
         self.shutdown()
 
     def __repr__(self) -> str:
+        once = f", once per {self._engine.mailbox!r}" if isinstance(self._engine, FleetLoop) else ""
         state = "running" if self.running else "not running"
-        return f"<PeriodicLoop that calls {self._name} {self._schedule!r}, {self._runs} runs, {state}>"
+        return f"<PeriodicLoop that calls {self._name} {self._schedule!r}{once}, {self._engine.runs} runs, {state}>"
 
 
 def _check_function(fn: object) -> None:
@@ -331,3 +261,25 @@ def _check_crash_on(crash_on: object) -> None:
         isinstance(each, type) and issubclass(cast("type[object]", each), BaseException) for each in classes
     ):
         raise TypeError(f"crash_on must be a tuple of exception classes, got {describe(crash_on)}")
+
+
+#: What a mailbox must be able to do to hold the next tick.
+_NEEDED = ("delay", "dedup", "bounded", "uncounted_return")
+_EXAMPLE = "open_mailbox('sqlite:////var/lib/app/mail.db#report', max_size=1)"
+
+
+def _check_once_per(mailbox: Mailbox[Any, Any]) -> None:
+    """Refuse what cannot hold the one tick that is next."""
+    if not isinstance(mailbox, Mailbox):  # pyright: ignore[reportUnnecessaryIsInstance]  a caller without types
+        raise TypeError(f"once_per must be a mailbox for this loop alone, such as {_EXAMPLE}, got {describe(mailbox)}")
+    if mailbox.closed:
+        raise ValueError(f"once_per must be an open mailbox, but {mailbox.name!r} was closed: open it again")
+    missing = [name for name in _NEEDED if not getattr(mailbox.capabilities, name)]
+    if missing:
+        raise ValueError(f"once_per must be a mailbox that is capable of {', '.join(missing)}, got {describe(mailbox)}")
+    size: object = getattr(mailbox, "max_size", None)
+    if size != 1:
+        raise ValueError(
+            f"once_per must be a mailbox that holds one message, the next tick: open {mailbox.name!r} with max_size=1,"
+            f" and for this loop alone; it has max_size={describe(size)}"
+        )

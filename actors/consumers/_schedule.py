@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from loopwarden.clock import Clock
 
-__all__ = ["Schedule", "make_schedule"]
+__all__ = ["LOOK", "SET_BACK", "TOLERANCE", "Schedule", "due_from", "make_schedule", "text_of"]
 
 #: Seconds that a period may have: less would use up a processor, more is what cron is for.
 LEAST_PERIOD = 0.001
@@ -49,6 +49,10 @@ class Schedule(Protocol):
 
     def skip(self) -> float:
         """Do so if the due time itself has passed."""
+        ...
+
+    def after(self, wall: float) -> float:
+        """Return the first due time after that in wall time, infinity if there is none; the same for all processes."""
         ...
 
 
@@ -89,6 +93,13 @@ class Every:
             return 0.0
         self._count = max(self._count, math.ceil((now - self._start) / self._period))
         return late
+
+    def after(self, wall: float) -> float:
+        """Return the next multiple since the epoch, because the processes of a fleet have no other beginning alike."""
+        count = math.floor(wall / self._period)
+        while count * self._period <= wall + TOLERANCE:
+            count += 1
+        return count * self._period
 
     def _due(self) -> float:
         return self._start + self._count * self._period
@@ -147,6 +158,14 @@ class Cron:
             self._due = self._next()
         return late
 
+    def after(self, wall: float) -> float:
+        """Return the next time of the expression."""
+        for due in self._make_times(datetime.fromtimestamp(wall, self._zone)):
+            # In the hour that comes twice the first one found may lie an hour back.
+            if due.timestamp() > wall + TOLERANCE:
+                return due.timestamp()
+        return math.inf
+
     def _from(self, wall: float) -> None:
         self._times = self._make_times(datetime.fromtimestamp(wall, self._zone))
 
@@ -156,6 +175,20 @@ class Cron:
 
     def __repr__(self) -> str:
         return f"at {self._expression!r} in {self._zone}"
+
+
+def text_of(due: float) -> str:
+    """Return a due time as a text, as it stands in a mailbox."""
+    return datetime.fromtimestamp(due, UTC).isoformat()
+
+
+def due_from(text: object) -> float | None:
+    """Return the due time that a text is; None if it is none."""
+    try:
+        due = datetime.fromisoformat(cast("str", text))
+    except (TypeError, ValueError):
+        return None
+    return None if due.tzinfo is None else due.timestamp()
 
 
 def make_schedule(every: float | None, cron: str | None, timezone: str | tzinfo | None, clock: Clock) -> Schedule:

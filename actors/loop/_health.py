@@ -179,7 +179,7 @@ class Progress:
         #: Why no messages are taken, while it is degraded, and how many have failed in a row if that is why.
         self.trouble: tuple[str, int] = ("", 0)
         self._last_error: tuple[str, float] | None = None
-        #: For how many seconds the next due time had passed when the last run ended, if it had.
+        #: For how many seconds the next due time had passed when the last run ended, or its own when it began.
         self.late_by: float | None = None
         #: Messages that went back unhandled.
         self.returned = 0

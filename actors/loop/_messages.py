@@ -111,7 +111,8 @@ class HealthStatus(_Reply):
     degraded_by: str | None = None
     #: How many messages have failed in a row without one success, if that is why.
     failures_in_a_row: int = 0
-    #: For how many seconds the next due time had passed when the last run ended, of a `PeriodicLoop` that is late.
+    #: Of a `PeriodicLoop` that is late: for how many seconds the next due time had passed when the last run ended, or
+    #: its own when it began.
     late_by: float | None = None
     #: How often its supervisor has started it again.
     restarts: int = 0

@@ -759,6 +759,11 @@ class InMemoryMailbox(Generic[T, R]):
         """How often a message is delivered before it is a dead letter; None for ever."""
         return self.store.queue.max_deliveries
 
+    @property
+    def max_size(self) -> int | None:
+        """How many messages it holds at most; None for any number."""
+        return self.store.admission.max_size
+
     def watch_due(self, watcher: Callable[[], object]) -> Callable[[], None]:
         """Have ``watcher`` called when something is due sooner than anything before; return what ends that.
 

@@ -350,6 +350,11 @@ class SqliteMailbox(Generic[T, R]):
         """How often a message is delivered before it is a dead letter; None for ever."""
         return self._queue.max_deliveries
 
+    @property
+    def max_size(self) -> int | None:
+        """How many messages it holds at most; None for any number."""
+        return self._max_size
+
     def stats(self) -> MailboxStats:
         """Count what is in it; see `SupportsStats`."""
         with self._store.lock, self._store.connection(self._name) as cursor:

@@ -19,6 +19,7 @@ from loopwarden.actors import (
     LoopActor,
     LoopRef,
     MailboxLoop,
+    PeriodicLoop,
 )
 from loopwarden.actors.loop._messages import BeginDrain, StopCast
 from loopwarden.actors.loop._protocols import check_loop, takes_timeouts
@@ -192,7 +193,7 @@ class ActorAdapter:
     def watch_dead_letters(self, listener: Callable[[DeadLetterNotice], object]) -> None:
         """Tell a loop that has a place for it."""
         loop: object = self._actor.loop if isinstance(self._actor, LoopActor) else None
-        if isinstance(loop, MailboxLoop):
+        if isinstance(loop, MailboxLoop | PeriodicLoop):
             cast("Any", loop).on_dead_letter = listener
 
     def launch(self, watcher: Watcher) -> None:
@@ -383,7 +384,7 @@ def make_child(
         raise TypeError(f"start must return a loop or an actor: {error}") from None
     if timeouts is not None:
         _hand_down(timeouts, made, spec.id, warns=not restarts)
-    if not restarts and isinstance(made, MailboxLoop):
+    if not restarts and isinstance(made, MailboxLoop | PeriodicLoop):
         _warn_of_poison(spec, cast("Any", made).max_deliveries, intensity)
     return ActorAdapter(LoopActor(cast("SupportsRun", made), spec.id, clock=clock, restarts=restarts), spec.id)
 

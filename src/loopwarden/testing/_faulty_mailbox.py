@@ -130,6 +130,12 @@ class FaultyMailbox(Generic[T, R]):
         return self._mailbox.capabilities
 
     @property
+    def max_size(self) -> int | None:
+        """How many messages the mailbox holds at most; None for any number."""
+        size: int | None = getattr(self._mailbox, "max_size", None)
+        return size
+
+    @property
     def dead_letters(self) -> DeadLetters[T]:
         """The mailbox's dead letters."""
         return self._mailbox.dead_letters
