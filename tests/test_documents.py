@@ -113,6 +113,13 @@ def test_every_link_of_a_document_leads_somewhere(page: Path) -> None:
     assert lost == []
 
 
+@pytest.mark.parametrize("page", [*DOCUMENTS, ROOT / "CHANGELOG.md"], ids=_name)
+def test_prose_of_a_document_is_at_most_120_characters_wide(page: Path) -> None:
+    lines = enumerate(_text(page).splitlines(), 1)  # a row of a table cannot be wrapped
+
+    assert [number for number, line in lines if len(line) > 120 and not line.startswith("|")] == []
+
+
 def _headings(page: Path) -> set[str]:
     """Return the anchors of a page, as GitHub makes them."""
     titles = re.findall(r"^#+ (.*)$", _text(page), re.MULTILINE)
