@@ -44,6 +44,10 @@ _RETIRE = f"DELETE FROM holders WHERE NOT EXISTS (SELECT 1 FROM messages WHERE {
 #: The locks of this process by number, each with its folder and with whose it is. They are here, and not at their
 #: holders, because a lock outlives its store for as long as there are leases of it.
 _held: dict[int, tuple[int, Path, weakref.ref[Holders]]] = {}
+#: The descriptors of all lock files that this process has open, its own and those of dead holders; and what it is just
+#: opening. A process that is forked closes them: while it had them open the locks would stay, whatever this one does.
+_descriptors: set[int] = set()
+_opening: set[Path] = set()
 
 
 @final
@@ -125,8 +129,7 @@ class Holders:
     def _lock_file(self, number: int) -> bool:
         folder = open_private_folder(self._folder, make=True)
         try:
-            # Known before it is locked, so that a process that is forked from now on closes it.
-            descriptor = os.open(_name(number), _FLAGS | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder)
+            descriptor = _open_lock(self._folder, folder, number, os.O_CREAT | os.O_EXCL)
             _held[number] = (descriptor, self._folder, weakref.ref(self))
             fcntl.flock(descriptor, _ALONE)
             # Another process may have taken the file for one that was left behind, and deleted it.
@@ -158,12 +161,10 @@ class Holders:
         known = _held.pop(number, None)
         if known is None:
             return
-        descriptor = known[0]
         try:
             self._delete([number])
-            fcntl.flock(descriptor, fcntl.LOCK_UN)  # a process that was forked just now may have it open too
         finally:
-            os.close(descriptor)
+            _close_lock(known[0])
 
     # The others.
 
@@ -188,7 +189,7 @@ class Holders:
                 folder = open_private_folder(self._folder, make=False)
                 try:
                     for number in _numbers_in(folder) - _held.keys():
-                        _try_lock(folder, number, locked)
+                        _try_lock(self._folder, folder, number, locked)
                 finally:
                     os.close(folder)
             yield list(locked)
@@ -196,7 +197,7 @@ class Holders:
                 self._delete(locked)
         finally:
             for descriptor in locked.values():
-                os.close(descriptor)
+                _close_lock(descriptor)
 
     def end_leases(self, cursor: sqlite3.Cursor, dead: Collection[int], now: float) -> dict[str, int]:
         """End the leases of dead holders; return how many there were in each mailbox. In a transaction that writes.
@@ -244,23 +245,64 @@ def _numbers_in(folder: int) -> set[int]:
     return {int(name, 16) for name in names if _NAME.fullmatch(name)}
 
 
-def _try_lock(folder: int, number: int, locked: dict[int, int]) -> None:
+def _open_lock(path: Path, folder: int, number: int, flags: int = 0) -> int:
+    """Open a lock file, by the descriptor of its folder, so that a process which is forked at any moment closes it."""
+    file = path / _name(number)
+    _opening.add(file)
+    try:
+        descriptor = os.open(_name(number), _FLAGS | flags, 0o600, dir_fd=folder)
+        _descriptors.add(descriptor)
+    finally:
+        _opening.discard(file)
+    return descriptor
+
+
+def _close_lock(descriptor: int) -> None:
+    # First it is forgotten: when it is closed, another file may have its number.
+    _descriptors.discard(descriptor)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)  # a process that was forked just now may have it open too
+    finally:
+        os.close(descriptor)
+
+
+def _try_lock(path: Path, folder: int, number: int, locked: dict[int, int]) -> None:
     """Lock the file of another holder, if it is dead."""
     with contextlib.suppress(OSError):
-        descriptor = os.open(_name(number), _FLAGS, dir_fd=folder)
+        descriptor = _open_lock(path, folder, number)
         try:
             fcntl.flock(descriptor, _ALONE)
         except BaseException:  # it is alive, as a rule
-            os.close(descriptor)
+            _close_lock(descriptor)
             raise
         locked[number] = descriptor
 
 
 def _leave_to_the_parent() -> None:
-    # While a forked process had the files open, the parent's death would not let the locks go.
-    for descriptor, _, _ in _held.values():
-        os.close(descriptor)
+    for descriptor in (*_descriptors, *_descriptors_of(_opening)):
+        with contextlib.suppress(OSError):
+            os.close(descriptor)
+    _descriptors.clear()
+    _opening.clear()
     _held.clear()
+
+
+def _descriptors_of(files: set[Path]) -> set[int]:
+    """Return what this process has open of some files, without its descriptors being known."""
+    wanted: set[tuple[int, int]] = set()
+    for file in files:
+        with contextlib.suppress(OSError):
+            found = file.lstat()
+            wanted.add((found.st_dev, found.st_ino))
+    descriptors: set[int] = set()
+    if wanted:
+        with contextlib.suppress(OSError):
+            for name in os.listdir("/dev/fd"):  # noqa: PTH208  as above
+                with contextlib.suppress(OSError):
+                    found = os.fstat(int(name))
+                    if (found.st_dev, found.st_ino) in wanted:
+                        descriptors.add(int(name))
+    return descriptors
 
 
 at_fork(in_child=_leave_to_the_parent)

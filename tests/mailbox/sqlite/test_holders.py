@@ -176,7 +176,7 @@ def test_locks_of_others_are_looked_at_once_a_second(open_jobs: Open, path: Path
     assert (too_early, len(jobs.receive())) == ([], 1)
 
 
-@pytest.mark.parametrize("forks", ["and stays", "and ends"])
+@pytest.mark.parametrize("forks", ["and stays", "and ends", "while it locks"])
 def test_forked_process_neither_keeps_nor_breaks_the_lock_of_its_parent(
     open_jobs: Open, path: Path, clock: FakeClock, forks: str
 ) -> None:
@@ -190,6 +190,15 @@ def test_forked_process_neither_keeps_nor_breaks_the_lock_of_its_parent(
         clock.advance(LOOK_SECONDS)
 
         assert len(jobs.reap().returned) == 1
+
+
+def test_process_that_is_forked_during_a_look_keeps_no_lock_of_a_dead_one(open_jobs: Open, path: Path) -> None:
+    jobs = open_jobs()
+    jobs.send("body")
+    lease_and_die(path, 1)
+
+    with Program("lease_holder", path, 1, "while it looks") as looks:
+        assert looks.line() == "brings back 1"  # at once, with the second look
 
 
 # The end of a store.
