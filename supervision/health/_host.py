@@ -47,7 +47,7 @@ def find_host(given: str | None, environ: Mapping[str, str] = os.environ, accoun
         return ProbeHost(_everywhere(), "all interfaces, as health_host says")
     if environ.get(VARIABLE):
         return ProbeHost(_everywhere(), f"all interfaces, because {VARIABLE} is set")
-    if account.exists():
+    if os.path.exists(account):  # noqa: PTH110  `Path.exists` raises if it may not look, in older Pythons
         return ProbeHost(_everywhere(), f"all interfaces, because there is {account}")
     return ProbeHost(LOOPBACK, "only this machine, because this is not a pod of Kubernetes")
 

@@ -34,6 +34,12 @@ def test_host_is_this_machine_outside_of_a_pod() -> None:
     assert found == ("127.0.0.1", "only this machine, because this is not a pod of Kubernetes")
 
 
+def test_host_is_this_machine_if_it_cannot_be_told_whether_it_is_a_pod() -> None:
+    no_path = Path("/" + 300 * "x")  # as a folder of root's, into which this user may not look
+
+    assert find_host(None, {}, no_path).host == "127.0.0.1"
+
+
 @pytest.mark.parametrize(
     ("given", "environ", "is_account", "why"),
     [
