@@ -11,7 +11,7 @@ from loopwarden._arguments import MAX_VISIBILITY, is_whole
 from loopwarden._backoff import Backoff
 from loopwarden._log import describe
 from loopwarden._threads import run_in_thread
-from loopwarden._ticket import Ticket
+from loopwarden._ticket import Ticket, write
 from loopwarden.actors.consumers._breaker import Breaker
 from loopwarden.actors.consumers._mailbox_worker import MailboxWorker, Source, check_handler
 from loopwarden.actors.consumers._pause_state import PauseState
@@ -220,12 +220,14 @@ class MailboxLoop(Generic[T]):
             self._refuses = self._halted = self._stopped
             for worker in self._workers:
                 worker.renew(with_token=not self._stopped)  # the last run may have ended with a crash, which stops all
-        unwatch = (
-            self._source.watch_dead_letters(self._dead_lettered)
-            if isinstance(self._source, SupportsDeadLetterWatch)
-            else None
-        )
+        unwatch: Callable[[], None] | None = None
         try:
+            try:
+                if isinstance(self._source, SupportsDeadLetterWatch):
+                    unwatch = self._source.watch_dead_letters(self._dead_lettered)
+            except BaseException:  # a back end may be user code
+                write(group.over)  # no worker has begun
+                raise
             group.begin(self._workers)
         except BaseException:
             self._stop_workers()
@@ -280,7 +282,8 @@ class MailboxLoop(Generic[T]):
     @property
     def max_deliveries(self) -> int | None:
         """How often its mailbox delivers a message before it is a dead letter; None if it does not say, or for ever."""
-        return cast("int | None", getattr(self._source, "max_deliveries", None))
+        deliveries: object = getattr(self._source, "max_deliveries", None)
+        return deliveries if is_whole(deliveries) else None  # it may mean something else elsewhere
 
     @property
     def heartbeat(self) -> Heartbeat:

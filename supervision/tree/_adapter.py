@@ -18,6 +18,7 @@ from loopwarden.actors import (
     ControlActor,
     LoopActor,
     LoopRef,
+    LoopTimeouts,
     MailboxLoop,
     PeriodicLoop,
 )
@@ -401,6 +402,8 @@ def _hand_down(timeouts: Timeouts, loop: object, child: str, *, warns: bool) -> 
     if not takes_timeouts(loop):
         return
     uses = loop.use_timeouts(loop_timeouts_of(timeouts))
+    if not isinstance(uses, LoopTimeouts):  # pyright: ignore[reportUnnecessaryIsInstance]  a loop without types
+        return
     for warning in loop_warnings(child, uses, timeouts) if warns else ():
         report(logging.WARNING, "%s", warning, child=child)
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -12,7 +12,7 @@ from loopwarden import HealthCheckRequest, LoopActor, ProcessRequest, ShutdownRe
 from loopwarden._backoff import Backoff
 from loopwarden.actors import Activity, LoopState, MailboxLoop, Runnable, SupportsProcess
 from loopwarden.clock import current_clock
-from loopwarden.errors import InvalidParameterError
+from loopwarden.errors import InvalidParameterError, MailboxConnectionError
 from loopwarden.mailbox import InMemoryMailbox, Message
 from loopwarden.testing import FakeClock, FlakySource, Hold
 
@@ -594,6 +594,40 @@ def test_a_message_whose_handler_returns_something_unfinished_is_not_acknowledge
     MailboxLoop(jobs, lambda message: (handler(message),)[0], clock=clock).run(max_iterations=1)
 
     assert jobs.approximate_count() == 1
+
+
+class _Away:
+    """A back end of other people's that has to reach its broker for whatever it does."""
+
+    max_deliveries = "as often as you like"
+
+    def __init__(self, inner: Box) -> None:
+        self._inner = inner
+        self.is_away = True
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def watch_dead_letters(self, listener: Any) -> Callable[[], None]:
+        if self.is_away:
+            raise MailboxConnectionError("jobs", "it is away")
+        return self._inner.watch_dead_letters(listener)
+
+
+def test_loop_whose_mailbox_cannot_tell_of_dead_letters_has_ended_and_can_be_run_again(jobs: Box) -> None:
+    away: Any = _Away(jobs)
+    loop: MailboxLoop[Any] = MailboxLoop(away, lambda message: None)
+    jobs.send("body")
+
+    with pytest.raises(MailboxConnectionError, match="it is away"):
+        loop.run(max_iterations=1)
+    was_running = loop.running
+    away.is_away = False
+    loop.run(max_iterations=1)
+
+    assert (was_running, jobs.approximate_count()) == (False, 0)
+    assert loop.max_deliveries is None
+    assert loop.shutdown()
 
 
 def test_mailbox_loop_refuses_a_source_that_is_not_a_mailbox() -> None:

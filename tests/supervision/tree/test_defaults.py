@@ -10,6 +10,7 @@ from loopwarden import ChildSpec, MailboxLoop, Supervisor
 from loopwarden.actors import AbandonRequest
 from loopwarden.errors import SupervisorGaveUp
 from loopwarden.mailbox import InMemoryMailbox
+from loopwarden.supervision import Service
 from loopwarden.testing import ProbeLoop, Simulation
 
 if TYPE_CHECKING:
@@ -34,6 +35,29 @@ def test_supervisor_warns_if_it_ends_before_a_message_that_kills_its_loop_is_a_d
         pass
 
     assert ("raise intensity to 5, or lower max_deliveries" in caplog.text) is is_warned
+
+
+def test_loop_that_does_not_tell_which_time_outs_it_uses_is_started_with_those_of_its_tree() -> None:
+    told: list[object] = []
+
+    class Silent:
+        running = False
+
+        def use_timeouts(self, timeouts: object) -> None:
+            told.append(timeouts)
+
+        def run(self, **_options: object) -> None: ...
+
+        def shutdown(self, *, timeout: float = 30.0) -> bool:
+            return True
+
+    loop = ChildSpec(id="loop", start=Silent, restart="transient", significant=True)
+    tree = Supervisor("root", children=[loop], auto_shutdown="any_significant")
+
+    report = Service(tree, signals=(), wait_time_seconds=7, stall_threshold=None).run()
+
+    assert report.exit_code == 0
+    assert [getattr(each, "wait_time_seconds", None) for each in told] == [7]
 
 
 @pytest.mark.parametrize("seed", range(5))
