@@ -120,7 +120,8 @@ class Cron:
         self._make_times = times
         self._clock = clock
         self._times: Iterator[datetime] = iter(())
-        self._due = self._seen = 0.0
+        self._due = 0.0
+        self._seen = 0.0  # the latest time since the due times were computed
 
     def begin(self, *, at_once: bool) -> None:
         """Begin anew; the first due time is now, or the next one."""
@@ -134,7 +135,8 @@ class Cron:
         if now < self._seen - SET_BACK:
             self._from(now)
             self._due = self._next()
-        self._seen = now
+            self._seen = now
+        self._seen = max(self._seen, now)  # it may be set back by a little again and again
         left = self._due - now
         return left if left > TOLERANCE else 0.0
 

@@ -253,6 +253,18 @@ def test_cron_whose_clock_is_set_back_by_days_begins_anew() -> None:
     assert times_of(schedule, clock, 1) == ["01 12:05"]
 
 
+def test_cron_whose_clock_is_set_back_a_little_again_and_again_begins_anew() -> None:
+    clock = SetClock("2026-01-01T12:01+00:00")
+    schedule = cron("*/5 * * * *", None, clock)
+
+    waits = list[float]()
+    for moment in ("10:01", "08:01", "06:01", "04:01"):
+        clock.set(f"2026-01-01T{moment}+00:00")
+        waits.append(schedule.left())
+
+    assert waits == [7_200 + 240, 240, 7_200 + 240, 240]
+
+
 def test_cron_that_is_late_skips_what_it_missed_but_not_what_is_due_now() -> None:
     clock = SetClock("2026-01-01T12:01+00:00")
     schedule = cron("*/5 * * * *", None, clock)
