@@ -94,14 +94,17 @@ class TimerLoop:
             if self._done is not None:
                 raise RuntimeError(f"the loop that calls {self._name!r} is running already")
             self._done, self._thread = done, threading.get_ident()
+            self._refuses = self._is_stopped
         before, before_stopped = current.heartbeat, current.is_stopped
         current.heartbeat, current.is_stopped = self.heartbeat, lambda: self._token.stopped
         self.progress.thread_id = threading.get_ident()
         self._pause_state.enter(self)
         try:
-            self._work(max_iterations)
-            with self._lock:
-                self._refuses = True
+            try:
+                self._work(max_iterations)
+            finally:
+                with self._lock:
+                    self._refuses = True
             self._run_posted()
         finally:
             self.progress.leave()

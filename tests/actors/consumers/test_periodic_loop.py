@@ -407,6 +407,17 @@ def test_function_that_raises_what_ends_the_loop_has_it_restarted(simulation: Si
 # Stopping, pausing, asking.
 
 
+def test_post_is_refused_once_the_function_has_ended_the_loop(simulation: Simulation) -> None:
+    def crash() -> None:
+        raise SystemExit
+
+    loop = PeriodicLoop(crash, every=10, run_at_start=True)
+    with pytest.raises(SystemExit):
+        loop.run()
+
+    assert not loop.post(crash)
+
+
 def test_stop_ends_the_wait_at_once(simulation: Simulation) -> None:
     loop = LoopActor.start(PeriodicLoop(lambda: None, every=3_600))
     simulation.settle()
