@@ -273,15 +273,19 @@ def _weakly(source: object) -> Callable[[], object]:
         return lambda: source
 
 
-_renewers: weakref.WeakKeyDictionary[Any, list[LeaseRenewer]] = weakref.WeakKeyDictionary()
+#: The renewers of each mailbox, by its `id`: mailboxes of other people's may be equal without being the same.
+_renewers: dict[int, list[LeaseRenewer]] = {}
 
 
 def renewer_of(source: object, clock: Clock) -> LeaseRenewer:
     """Return the renewer that all workers of a mailbox share."""
-    try:
-        known = _renewers.setdefault(source, [])
-    except TypeError:  # it cannot be a key, or not weakly
-        return LeaseRenewer(source, clock)
+    known = _renewers.get(id(source))
+    if known is None:
+        try:
+            weakref.finalize(source, _renewers.pop, id(source), None).atexit = False
+        except TypeError:  # there is no way to know when it is gone
+            return LeaseRenewer(source, clock)
+        known = _renewers.setdefault(id(source), [])
     for renewer in known:
         if renewer.clock is clock:
             return renewer

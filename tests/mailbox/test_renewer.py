@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,7 +13,7 @@ import pytest
 from loopwarden import Backoff, ChildSpec, LoopActor, MailboxLoop, ShutdownRequest, Supervisor, Ticket, beat
 from loopwarden.errors import MailboxConnectionError
 from loopwarden.mailbox import InMemoryMailbox, SqliteMailbox, SupportsExtendMany
-from loopwarden.mailbox._renewer import renewer_of
+from loopwarden.mailbox._renewer import _renewers, renewer_of
 from loopwarden.supervision import Service
 from loopwarden.testing import FakeClock, FaultyBlocking, Hold
 
@@ -446,3 +449,22 @@ def test_renewer_is_shared_by_all_who_use_a_mailbox_by_the_same_clock(counted: A
     with FakeClock() as another:
         assert renewer_of(counted, another) is not renewer_of(counted, clock)
     assert "0 workers" in repr(renewer_of(Slotted(), clock))
+
+
+@dataclass(frozen=True)
+class _Queue:
+    """A back end of other people's, equal to whatever has the same URL."""
+
+    url: str
+    name: str = "jobs"
+
+
+def test_renewer_is_not_shared_by_mailboxes_that_are_merely_equal(clock: FakeClock) -> None:
+    first, second = _Queue("queue://jobs"), _Queue("queue://jobs")
+    assert first == second
+    its = renewer_of(first, clock)
+
+    assert renewer_of(second, clock) is not its
+    del first
+    gc.collect()
+    assert its not in chain(*_renewers.values())
