@@ -414,10 +414,12 @@ def test_json_formatter_has_its_keys_in_order_and_keeps_fields_of_the_same_name(
         {"msg": "it", "exc_info": (OddError, OddError(), None)},
         {"msg": "it", "exc_info": (None, None, None)},
         {"msg": "it", "stack_info": "Stack:\n  here"},
+        {"msg": "it", "exc_text": 5},
+        {"msg": "it", 7: "a key that is no text"},
     ],
-    ids=["arguments", "text", "odd argument", "time", "error", "no error", "stack"],
+    ids=["arguments", "text", "odd argument", "time", "error", "no error", "stack", "trace", "key"],
 )
-def test_json_formatter_never_raises(record: dict[str, object]) -> None:
+def test_json_formatter_never_raises(record: dict[Any, object]) -> None:
     line = JsonFormatter().format(logging.makeLogRecord(record))
 
     assert isinstance(json.loads(line)["message"], str)

@@ -41,7 +41,8 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": _message_of(record),
         }
-        for name, value in fields_of(record).items():
+        for given, value in fields_of(record).items():
+            name = given if type(given) is str else describe(given)  # ``extra`` may have anything for a key
             if value is not None and not name.startswith("_"):
                 known[f"{name}_" if name in _OWN else name] = value
         known["exception"] = self._exception_of(record)
@@ -50,8 +51,9 @@ class JsonFormatter(logging.Formatter):
         return f"{{{', '.join(written)}}}"
 
     def _exception_of(self, record: logging.LogRecord) -> str | None:
-        if record.exc_text:
-            return cut(record.exc_text)
+        text: object = record.exc_text
+        if text:
+            return cut(text) if type(text) is str else describe(text)
         if not record.exc_info or record.exc_info[1] is None:
             return None
         try:
