@@ -222,12 +222,7 @@ class MailboxLoop(Generic[T]):
                 worker.renew(with_token=not self._stopped)  # the last run may have ended with a crash, which stops all
         unwatch: Callable[[], None] | None = None
         try:
-            try:
-                if isinstance(self._source, SupportsDeadLetterWatch):
-                    unwatch = self._source.watch_dead_letters(self._dead_lettered)
-            except BaseException:  # a back end may be user code
-                write(group.over)  # no worker has begun
-                raise
+            unwatch = self._watch(group)
             group.begin(self._workers)
         except BaseException:
             self._stop_workers()
@@ -250,6 +245,16 @@ class MailboxLoop(Generic[T]):
                 done.complete(None)
         if group.failures:
             raise group.failures[0]
+
+    def _watch(self, group: WorkerGroup) -> Callable[[], None] | None:
+        """Hear of each dead letter of the mailbox, if it tells; return what ends that."""
+        if not isinstance(self._source, SupportsDeadLetterWatch):
+            return None
+        try:
+            return self._source.watch_dead_letters(self._dead_lettered)
+        except BaseException:  # a back end may be user code
+            write(group.over)  # no worker has begun
+            raise
 
     def shutdown(self, *, timeout: float = 30.0) -> bool:
         """Stop: wake the polls, give back what is not started, and wait for what is in hand.
