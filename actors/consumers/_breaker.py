@@ -37,6 +37,8 @@ class Breaker:
         self.is_open = False
         #: Why it is open.
         self.reason = ""
+        #: True while it is open, but nothing is left to fail: the mailbox was empty when a message was to be tried.
+        self.is_idle = False
 
     def failed(self, why: str, now: float, roll: float) -> bool:
         """Count a failure; true if this one opens the breaker."""
@@ -46,6 +48,7 @@ class Breaker:
                 return False
             self.reason = f"{self.failures} failures in a row and no success, the last one: {why}"
             self._tries += 1
+            self.is_idle = False
             self._retry_at = now + self._backoff.delay(self._tries, roll)
             self.is_open = True
             return self.failures == self._limit
@@ -58,8 +61,13 @@ class Breaker:
             self._trier = None
             was_open, self.is_open = self.is_open, False
             self.failures = self._tries = 0
-            self.reason = ""
+            self.reason, self.is_idle = "", False
             return was_open
+
+    def found_nothing(self, failures: int) -> None:
+        """Note that there was nothing to try; unless more than so many have failed meanwhile."""
+        with self._lock:
+            self.is_idle = self.is_open and self.failures == failures
 
     def wait(self, worker: object, now: float, roll: float) -> float:
         """Return how many seconds a worker is to wait before it asks again; with 0 it may try a message."""

@@ -284,8 +284,7 @@ class MailboxWorker:
         """Wait until a message may be tried, although none succeeds at present; false if the wait was cut short."""
         self._release()
         delay = self._breaker.wait(self, self._clock.monotonic(), self._dice.random())
-        self.progress.degraded(delay, self._breaker.reason, self._breaker.failures)
-        self.heartbeat.beat()
+        self._say_polling(delay)
         if delay:
             wait_with(self._clock, self._clock.blocking.gate(), delay, self.token)  # woken by time, or by the token
             self.token.take_nudge()
@@ -404,6 +403,7 @@ class MailboxWorker:
 
     def _poll(self, visibility_timeout: float, wait_time_seconds: float) -> None:
         self._say_polling(wait_time_seconds)
+        failures = self._breaker.failures
         messages = self._source.receive(
             max_messages=1 if self.token.tries_one else self._batch,
             visibility_timeout=visibility_timeout,
@@ -411,6 +411,8 @@ class MailboxWorker:
             token=self.token,
         )
         if not messages:
+            if self.token.tries_one and not self._is_anything_left():
+                self._breaker.found_nothing(failures)
             return
         self._held_since = now = self._clock.monotonic()
         self.lease_ends = now + visibility_timeout
@@ -419,8 +421,13 @@ class MailboxWorker:
             self.prefetched.extend(messages)
         self._renewer.received(self)
 
+    def _is_anything_left(self) -> bool:
+        """Say whether there are messages, even if they are not visible: what was tried comes back after a while."""
+        count: Callable[[], int] | None = getattr(self._source, "approximate_count", None)
+        return count is None or count() > 0
+
     def _say_polling(self, wait: float) -> None:
-        if self._breaker.is_open:
+        if self._breaker.is_open and not self._breaker.is_idle:
             self.progress.degraded(wait, self._breaker.reason, self._breaker.failures)
         elif wait or not self.progress.is_degraded:
             self.progress.polling(wait)

@@ -66,6 +66,21 @@ class TestBreaker:
         assert waits == [1.0, 0.0, 1.0]
         assert again == [2.0, 0.0]
 
+    def test_is_idle_from_a_try_that_found_nothing_until_the_next_failure(self) -> None:
+        its = breaker(1)
+        idle = [its.is_idle]
+        its.found_nothing(0)  # it is closed
+        idle.append(its.is_idle)
+        its.failed("broken", 0.0, 0.5)
+        its.found_nothing(0)  # one has failed meanwhile
+        idle.append(its.is_idle)
+        its.found_nothing(1)
+        idle.append(its.is_idle)
+        its.failed("broken", 0.0, 0.5)
+        idle.append(its.is_idle)
+
+        assert idle == [False, False, False, True, False]
+
     def test_prints_its_state(self) -> None:
         assert repr(breaker()) == "<Breaker, closed, 0 failures>"
 
@@ -147,6 +162,37 @@ def test_body_that_does_not_fit_opens_the_breaker_and_is_told(
     assert status.activity is Activity.DEGRADED
     assert "its body cannot be read" in str(status.degraded_by)
     assert (event.child, event.reason, event.message_id is None) == ("loop", "its body cannot be read", False)
+
+
+@pytest.mark.parametrize("what", ["cannot be read", "fails for ever"])
+def test_loop_whose_breaker_is_open_is_willing_again_once_its_mailbox_is_empty(
+    simulation: Simulation, what: str
+) -> None:
+    jobs: InMemoryMailbox[Any, None] = InMemoryMailbox("jobs", roundtrip=True)
+    jobs.send_many(list(range(10)))
+    if what == "cannot be read":
+        for entry in jobs.store.queue.entries():
+            entry.body = b"{not json"
+
+    def handle(message: Message[Any, Any]) -> None:
+        raise ValueError(what)
+
+    start = lambda: MailboxLoop(jobs, handle, concurrency=2)  # noqa: E731  as a user writes it
+    with Supervisor.open("root", children=[ChildSpec(id="loop", start=start)]) as root:
+        loop, seen = root.child("loop"), list[Activity | None]()
+        simulation.advance(0.1)
+        if what == "fails for ever":
+            simulation.advance(30.0)
+            seen.append(loop.send(HealthCheckRequest()).wait(60).activity)
+            jobs.purge()
+        simulation.advance(120.0)
+        seen.append(loop.send(HealthCheckRequest()).wait(60).activity)
+        jobs.send_many(list(range(10)))
+        simulation.advance(60.0)
+        seen.append(loop.send(HealthCheckRequest()).wait(60).activity)
+
+    assert seen[-2:] == [Activity.POLLING, Activity.DEGRADED]
+    assert seen[:-2] in ([], [Activity.DEGRADED])
 
 
 def test_loop_whose_breaker_is_open_has_one_try_in_hand_however_many_workers_it_has(simulation: Simulation) -> None:
