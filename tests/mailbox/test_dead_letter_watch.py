@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from loopwarden._blocking import SYSTEM
 from loopwarden.mailbox import DeadLetterNotice, InMemoryMailbox, SqliteMailbox, SupportsDeadLetterWatch, Token
 from loopwarden.mailbox._dead_letter import NO_ERROR, STORM_SECONDS, TOLD_ONE_BY_ONE
 from loopwarden.mailbox._unreadable import MOST_UNREAD
@@ -153,7 +154,7 @@ def test_receive_of_a_loop_gives_up_only_so_many_messages_that_cannot_be_read(tm
 
 
 class TellingClock:
-    """Has letters told whenever the time is asked, as another thread may at any moment; on it no call waits."""
+    """Has letters told by another thread whenever the time is asked; on it no call waits."""
 
     def __init__(self, clock: FakeClock) -> None:
         self._clock = clock
@@ -164,7 +165,7 @@ class TellingClock:
         return self._clock.blocking
 
     def monotonic(self) -> float:
-        self.tell()
+        SYSTEM.start_thread(self.tell, "teller").join(60)
         return self._clock.monotonic()
 
     def wall(self) -> float:
