@@ -63,8 +63,9 @@ def test_mailbox_tells_of_a_step_that_had_to_wait_for_long(tmp_path: Path, caplo
     clock = FakeClock()
     with contextlib.closing(SqliteMailbox[str, Any](tmp_path / "mail.db", "jobs", body=str, clock=clock)) as jobs:
         for took in (5.0, 5.5):
-            with jobs._store.lock, jobs._store.transaction("jobs") as cursor, cursor.connection:
-                clock.advance(took)
+            jobs._store.begin_call()
+            clock.advance(took)
+            jobs._store.end_call()
 
     [record] = caplog.records
     assert record.getMessage().endswith(
