@@ -15,7 +15,7 @@ from loopwarden._ticket import Ticket, write
 from loopwarden.actors.consumers._breaker import Breaker
 from loopwarden.actors.consumers._mailbox_worker import MailboxWorker, Source, check_handler
 from loopwarden.actors.consumers._pause_state import PauseState
-from loopwarden.actors.consumers._retry import RetryPolicy, RetryRule
+from loopwarden.actors.consumers._retry import RetryPolicy, RetryRule, check_crash_on
 from loopwarden.actors.consumers._worker_group import WorkerGroup
 from loopwarden.actors.loop._protocols import LoopTimeouts
 from loopwarden.actors.loop._work_budget import WorkBudget, check_budget
@@ -124,7 +124,7 @@ class MailboxLoop(Generic[T]):
         check_handler(handler)
         if type(pass_body) is not bool:
             raise TypeError(f"pass_body must be True or False, got {describe(pass_body)}")
-        _check_crash_on(crash_on)
+        check_crash_on(crash_on)
         policy = RetryPolicy(backoff, retry)
         _check_no_class_in_both(retry or {}, crash_on)
         if breaker is not None and (not is_whole(breaker) or breaker < 1):
@@ -464,14 +464,6 @@ class MailboxLoop(Generic[T]):
 def _first(*values: float | None) -> float | None:
     """Return the first that is given."""
     return next((value for value in values if value is not None), None)
-
-
-def _check_crash_on(crash_on: object) -> None:
-    """Refuse what a worker would stumble over when its first handler raises."""
-    given: object = crash_on
-    classes = cast("tuple[object, ...]", given) if isinstance(given, tuple) else None
-    if classes is None or not all(isinstance(each, type) and issubclass(each, BaseException) for each in classes):
-        raise TypeError(f"crash_on must be a tuple of exception classes, got {describe(crash_on)}")
 
 
 def _check_no_class_in_both(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any, Self, cast, final
+from typing import TYPE_CHECKING, Any, Self, final
 
 from loopwarden._arguments import check_plain, is_whole
 from loopwarden._log import describe
 from loopwarden.actors.consumers._fleet_loop import FleetLoop
 from loopwarden.actors.consumers._mailbox_worker import refuse_unfinished
+from loopwarden.actors.consumers._retry import check_crash_on
 from loopwarden.actors.consumers._schedule import make_schedule
 from loopwarden.actors.consumers._timer_loop import TimerLoop
 from loopwarden.actors.loop._health import Progress
@@ -77,7 +78,7 @@ class PeriodicLoop:
         _check_function(fn)
         if not isinstance(run_at_start, bool):  # pyright: ignore[reportUnnecessaryIsInstance]  a caller without types
             raise TypeError(f"run_at_start must be true or false, got {describe(run_at_start)}")
-        _check_crash_on(crash_on)
+        check_crash_on(crash_on)
         schedule = make_schedule(every, cron, timezone, clock)
         name = str(getattr(fn, "__name__", None) or describe(fn))
         self._fn = fn
@@ -252,15 +253,6 @@ def _check_function(fn: object) -> None:
             f"fn must be a function without arguments, but {describe(fn)} takes {parameters}: what it needs can be"
             " bound by functools.partial or a lambda"
         ) from None
-
-
-def _check_crash_on(crash_on: object) -> None:
-    """Refuse what the loop would stumble over when the function first raises."""
-    classes = cast("tuple[object, ...]", crash_on) if issubclass(type(crash_on), tuple) else None
-    if classes is None or not all(
-        isinstance(each, type) and issubclass(cast("type[object]", each), BaseException) for each in classes
-    ):
-        raise TypeError(f"crash_on must be a tuple of exception classes, got {describe(crash_on)}")
 
 
 #: What a mailbox must be able to do to hold the next tick.

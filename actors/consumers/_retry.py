@@ -12,7 +12,7 @@ from loopwarden.errors import Retry
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["RetryPolicy", "RetryRule", "UnfinishedError", "is_retry"]
+__all__ = ["RetryPolicy", "RetryRule", "UnfinishedError", "check_crash_on", "is_retry"]
 
 #: How long a message stays away, or that it is given up at once.
 RetryRule: TypeAlias = "Backoff | Literal['dead_letter']"
@@ -75,6 +75,15 @@ class RetryPolicy:
 def is_retry(error: BaseException) -> TypeGuard[Retry]:
     """Say whether it is a `Retry`, without running any code of its own: its class may be a property that raises."""
     return issubclass(type(error), Retry)
+
+
+def check_crash_on(crash_on: object) -> None:
+    """Refuse what a loop would stumble over when its handler, or its function, first raises."""
+    classes = cast("tuple[object, ...]", crash_on) if issubclass(type(crash_on), tuple) else None
+    if classes is None or not all(
+        isinstance(each, type) and issubclass(cast("type[object]", each), BaseException) for each in classes
+    ):
+        raise TypeError(f"crash_on must be a tuple of exception classes, got {describe(crash_on)}")
 
 
 def _check_rules(rules: object) -> None:
