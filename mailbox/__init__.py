@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from loopwarden._lazy import lazy
 from loopwarden.mailbox._contract import (
     Capabilities,
     DeadLetters,
@@ -21,6 +24,9 @@ from loopwarden.mailbox._open import list_mailboxes, open_mailbox
 from loopwarden.mailbox._token import Token
 from loopwarden.mailbox.memory._mailbox import InMemoryMailbox
 from loopwarden.mailbox.sqlite._mailbox import SqliteMailbox
+
+if TYPE_CHECKING:
+    from loopwarden.mailbox.redis._mailbox import RedisMailbox
 
 __all__ = [
     # The contract
@@ -44,7 +50,11 @@ __all__ = [
     "LeaseExtender",
     # Back ends
     "InMemoryMailbox",
+    "RedisMailbox",
     "SqliteMailbox",
     "list_mailboxes",
     "open_mailbox",
 ]
+
+# An extra: only those who use it need redis-py, which takes as long to import as all the rest.
+__getattr__, __dir__ = lazy(__name__, {"loopwarden.mailbox.redis._mailbox": "RedisMailbox"})

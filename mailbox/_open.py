@@ -36,7 +36,12 @@ _AT_CLOCK = "_mailboxes_in_memory"
 #: A user and a password before a host.
 _PASSWORD = re.compile(r"(//[^:/?#]*):[^/?#]*@")
 _SLASHES = "three slashes are relative to the current folder, four are absolute"
-_FORMS = f"like memory://jobs, sqlite:///mail.db#jobs or sqlite:////var/lib/app/mail.db#jobs ({_SLASHES})"
+_FORMS = (
+    "like memory://jobs, redis://host/0#jobs, sqlite:///mail.db#jobs or sqlite:////var/lib/app/mail.db#jobs"
+    f" ({_SLASHES})"
+)
+#: What the URL of a server begins with; what each of them means is known where redis-py is.
+_SERVERS = re.compile(r"(redis|valkey|rediss|valkeys|unix|rediss?\+(cluster|sentinel|unix))://", re.IGNORECASE)
 #: Options as other URLs have them, where a name is to be.
 _OPTIONS = re.compile(r"\?.*=")
 _DEFAULTS = {name: each.default for name, each in signature(InMemoryMailbox).parameters.items()}
@@ -63,8 +68,9 @@ def open_mailbox(
 
     ``memory://jobs`` is the same mailbox wherever it is opened in this process, until it is closed.
     ``sqlite:///mail.db#jobs`` is the mailbox ``jobs`` in a file of the current folder, and
-    ``sqlite:////var/lib/app/mail.db#jobs`` in the file ``/var/lib/app/mail.db``. The other options are those of
-    `InMemoryMailbox` and `SqliteMailbox`.
+    ``sqlite:////var/lib/app/mail.db#jobs`` in the file ``/var/lib/app/mail.db``. ``redis://host:6379/0#jobs`` is the
+    mailbox ``jobs`` in a database of Redis or Valkey, and needs the extra ``loopwarden[redis]``. The other options are
+    those of `InMemoryMailbox`, `SqliteMailbox` and `RedisMailbox`.
 
     >>> jobs = open_mailbox("memory://jobs", body=str)
     >>> open_mailbox("memory://jobs") is jobs
@@ -81,7 +87,9 @@ def open_mailbox(
     Raises:
         InvalidParameterError: if the URL names no mailbox that can be opened, or one in memory that is open already
             with another type of bodies or of replies, or with other options; who gives none gets it as it is.
-        MailboxConnectionError: if the file cannot be opened, or its folder does not exist.
+        MailboxConnectionError: if the file cannot be opened, or its folder does not exist, or the server cannot be
+            reached.
+        ImportError: if the mailbox is in a server, and redis-py is not installed.
     """
     if type(create) is not bool:
         raise InvalidParameterError(describe(url), "create", create, "True or False")
@@ -89,14 +97,10 @@ def open_mailbox(
     if parts.scheme == "memory" and parts.netloc and not parts.query and not parts.fragment:
         types = {name: kind for name, kind in (("body", body), ("reply", reply)) if kind is not Any}
         return _open_in_memory(unquote(parts.netloc + parts.path), {**types, **options}, create=create)
+    if _SERVERS.match(url):
+        return _open_in_server(url, body, reply, options, create=create)
     path, name = _path_in(url, parts), unquote(parts.fragment)
-    if not name:
-        raise InvalidParameterError(url, "url", url, f"a URL with a mailbox's name at its end: {url.rstrip('#')}#jobs")
-    if _OPTIONS.search(parts.fragment):
-        raise InvalidParameterError(
-            name, "url", url, "a URL without options, which are keyword arguments: open_mailbox(url, max_size=…)"
-        )
-    check_new_name(name)
+    _check_name_in(url, parts, name)
     folder = path.absolute().parent
     if is_missing(folder):
         raise MailboxConnectionError(name, f"the folder {folder} of {url} does not exist ({_SLASHES})")
@@ -105,21 +109,55 @@ def open_mailbox(
     return SqliteMailbox(path, name, body=body, reply=reply, **options)
 
 
+def _check_name_in(url: str, parts: SplitResult, name: str) -> None:
+    shown = _PASSWORD.sub(r"\1:***@", url)  # errors are logged
+    if not name:
+        expected = f"a URL with a mailbox's name at its end: {shown.rstrip('#')}#jobs"
+        raise InvalidParameterError(shown, "url", shown, expected)
+    if _OPTIONS.search(parts.fragment):
+        raise InvalidParameterError(
+            name, "url", shown, "a URL without options, which are keyword arguments: open_mailbox(url, max_size=…)"
+        )
+    check_new_name(name)
+
+
+def _open_in_server(url: str, body: Any, reply: Any, options: dict[str, Any], *, create: bool) -> Mailbox[Any, Any]:
+    from loopwarden.mailbox.redis import _mailbox as redis  # noqa: PLC0415  an extra: only those who use it need it
+
+    parts = urlsplit(url)
+    name = unquote(parts.fragment)
+    _check_name_in(url, parts, name)
+    server = url.partition("#")[0]
+    if not create:
+        names = redis.names_in(server)
+        if name not in names:
+            known = ", ".join(map(repr, names)) or "none"
+            expected = f"True, because there is no such mailbox (there is {known})"
+            raise InvalidParameterError(name, "create", value=False, expected=expected)
+    return redis.RedisMailbox(server, name, body=body, reply=reply, **options)
+
+
 def list_mailboxes(url: str) -> list[str]:
-    """Return the names of the mailboxes in a file, in order, without those of dead letters; it makes nothing.
+    """Return the names of the mailboxes in a file or a server, in order, without those of dead letters.
+
+    It makes nothing.
 
     Args:
-        url: The file, like ``sqlite:///mail.db`` in the current folder or ``sqlite:////var/lib/app/mail.db``; or
-            ``memory://`` for those that are open in this process by their URL.
+        url: The file, like ``sqlite:///mail.db`` in the current folder or ``sqlite:////var/lib/app/mail.db``; the
+            server, like ``redis://host:6379/0``; or ``memory://`` for those that are open in this process by their URL.
 
     Raises:
         InvalidParameterError: if the URL names neither, there is no such file, or it is not one of mailboxes.
-        MailboxConnectionError: if the file cannot be read.
+        MailboxConnectionError: if the file or the server cannot be read.
     """
     parts = _split(url)
     if parts.scheme == "memory" and not any(parts[1:]):
         with _lock:
             return sorted(name for name, (mailbox, _) in _names().items() if not mailbox.closed)
+    if _SERVERS.match(url):
+        from loopwarden.mailbox.redis._mailbox import names_in  # noqa: PLC0415  as above
+
+        return names_in(url)
     path = _path_in(url, parts)
     names = read_names(path)
     if names is None:

@@ -46,7 +46,7 @@ def test_the_wheel_holds_every_module_and_the_type_marker_and_nothing_else(wheel
             f"loopwarden/{path.relative_to(ROOT)}"
             for folder in ("actors", "mailbox", "supervision")
             for path in (ROOT / folder).rglob("*")
-            if path.suffix in {".py", ".sql"}
+            if path.suffix in {".py", ".sql", ".lua"}
         }
         | {
             str(path.relative_to(ROOT / "src"))
@@ -78,7 +78,9 @@ def test_the_sdist_holds_every_file_that_the_wheel_is_built_from(tree: Path, tmp
     with tarfile.open(built) as sdist:
         held = {name.partition("/")[2] for name in sdist.getnames()}
 
-    files = {str(path.relative_to(tree)) for path in tree.rglob("*") if path.suffix in {".py", ".sql", ".typed"}}
+    files = {
+        str(path.relative_to(tree)) for path in tree.rglob("*") if path.suffix in {".py", ".sql", ".lua", ".typed"}
+    }
 
     assert files | FILES <= held
 

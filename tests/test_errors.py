@@ -53,6 +53,7 @@ EXAMPLES: list[LoopwardenError] = [
     errors.InvalidParameterError("jobs", "max_size", [0], "a whole number"),
     errors.MailboxClosedError("jobs"),
     errors.MailboxConnectionError("jobs", "no route"),
+    errors.MailboxDrainingError("jobs"),
     errors.MailboxFullError("jobs", 10),
     errors.MessageFinalizedError("jobs", "1"),
     errors.ReceiptHandleExpiredError("jobs", "1", "2"),

@@ -31,6 +31,7 @@
         ├── InvalidParameterError          you: a value out of its range (also ValueError)
         ├── MailboxClosedError             you: it was closed
         ├── MailboxConnectionError         the world: the store cannot be reached now; trying later may help
+        ├── MailboxDrainingError           the others: it is drained for all, and takes nothing more
         ├── MailboxFullError               the others: no room, and none was made in time
         ├── MessageFinalizedError          you: this message was acknowledged or returned before
         ├── ReceiptHandleExpiredError      time: the lease has ended, or the worker was fenced
@@ -76,6 +77,7 @@ __all__ = [
     "LoopwardenError",
     "MailboxClosedError",
     "MailboxConnectionError",
+    "MailboxDrainingError",
     "MailboxError",
     "MailboxFullError",
     "MessageFinalizedError",
@@ -426,6 +428,13 @@ class MailboxClosedError(MailboxError):
 
 class MailboxConnectionError(MailboxError):
     """The store behind the mailbox cannot be reached, or does not answer, for now."""
+
+
+class MailboxDrainingError(MailboxError):
+    """The mailbox takes nothing more, because it is being drained for all processes that share it."""
+
+    def __init__(self, mailbox: str) -> None:
+        super().__init__(mailbox, "it is being drained, and takes no messages until it is resumed")
 
 
 class MailboxFullError(MailboxError):

@@ -9,11 +9,13 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from loopwarden.mailbox import InMemoryMailbox, SqliteMailbox
+from loopwarden.mailbox import InMemoryMailbox, RedisMailbox, SqliteMailbox
 from loopwarden.testing.contracts._model import MAX_DELIVERIES, Box, MailboxMachine
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from redis_servers import Server
 
 
 def runs(count: int) -> settings:
@@ -61,3 +63,16 @@ def test_a_mailbox_in_sqlite_does_what_the_model_does_even_if_its_process_dies(t
             return SqliteMailbox(self.path, "jobs", max_deliveries=MAX_DELIVERIES, clock=self.clock)
 
     run_state_machine_as_test(InSqlite, settings=runs(count))
+
+
+@pytest.mark.parametrize("count", [25, pytest.param(1_000, marks=pytest.mark.prove)])
+def test_a_mailbox_in_redis_does_what_the_model_does_even_if_its_process_dies(server: Server, count: int) -> None:
+    class InRedis(MailboxMachine):
+        def __init__(self) -> None:
+            server.call("FLUSHALL")
+            super().__init__()
+
+        def open_box(self) -> Box:
+            return RedisMailbox(server.url, "jobs", max_deliveries=MAX_DELIVERIES, clock=self.clock)
+
+    run_state_machine_as_test(InRedis, settings=runs(count))

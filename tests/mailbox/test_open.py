@@ -63,10 +63,11 @@ def test_a_sqlite_url_names_a_file_and_a_mailbox_in_it(tmp_path: Path, monkeypat
     other.close()
 
 
-@pytest.mark.parametrize("url", ["", "jobs", "memory://", "redis://host/0#jobs", *NO_FILES])
+@pytest.mark.parametrize("url", ["", "jobs", "memory://", "amqp://host/0#jobs", *NO_FILES])
 def test_a_url_that_names_no_mailbox_is_refused_with_examples(url: str) -> None:
     with pytest.raises(
-        InvalidParameterError, match=r"like memory://jobs, sqlite:///mail.db#jobs or .*three slashes are relative"
+        InvalidParameterError,
+        match=r"like memory://jobs, redis://host/0#jobs, sqlite:///mail.db#jobs or .*three slashes are relative",
     ):
         open_mailbox(url)
 
@@ -129,7 +130,7 @@ def test_a_memory_mailbox_that_is_open_with_something_else_is_refused_by_name(op
     again.close()
 
 
-@pytest.mark.parametrize("url", ["redis://user:secret@host/0#jobs", "redis://:sec@ret@host", "sqlite://u:secret@h/x"])
+@pytest.mark.parametrize("url", ["amqp://user:secret@host/0#jobs", "amqp://:sec@ret@host", "sqlite://u:secret@h/x"])
 def test_open_mailbox_shows_no_password_in_its_error(url: str) -> None:
     with pytest.raises(InvalidParameterError, match=r"url must be like .*:\*\*\*@h") as caught:
         open_mailbox(url)
@@ -239,7 +240,7 @@ def test_list_mailboxes_refuses_a_file_that_is_no_database(tmp_path: Path) -> No
         list_mailboxes(f"sqlite:///{tmp_path}/mail.db")
 
 
-@pytest.mark.parametrize("url", ["", "jobs", "memory://jobs", "redis://host/0", *NO_FILES])
+@pytest.mark.parametrize("url", ["", "jobs", "memory://jobs", "amqp://host/0", *NO_FILES])
 def test_list_mailboxes_refuses_a_url_that_names_no_file(url: str) -> None:
     with pytest.raises(InvalidParameterError, match="three slashes are relative"):
         list_mailboxes(url)

@@ -1,0 +1,329 @@
+"""`Link`: the connections of a process to a server, a primary that Sentinel names, or a cluster."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast, final
+
+from redis import ConnectionPool, RedisCluster
+from redis.backoff import NoBackoff
+from redis.cluster import ClusterNode
+from redis.connection import SSLConnection
+from redis.exceptions import (
+    AskError,
+    AuthenticationError,
+    AuthorizationError,
+    ClusterDownError,
+    MasterDownError,
+    MovedError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+    TryAgainError,
+)
+from redis.exceptions import (
+    ConnectionError as ServerConnectionError,
+)
+from redis.exceptions import (
+    TimeoutError as ServerTimeoutError,
+)
+from redis.retry import Retry
+from redis.sentinel import Sentinel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from loopwarden.mailbox.redis._address import Address
+
+__all__ = ["LOST", "ClusterLink", "Command", "Line", "Link", "NodeLink", "is_lost", "link_to"]
+
+Command: TypeAlias = "Sequence[str | bytes | int | float]"
+
+#: Seconds that a server may take to accept a connection, or to answer a call that does not wait.
+ANSWER_SECONDS = 5.0
+#: How often a call follows a slot of a cluster that has moved.
+_MOVES = 5
+
+#: What is raised when a server cannot be reached, or does not answer, or refuses what it may take from others soon.
+LOST = (
+    ServerConnectionError,
+    ServerTimeoutError,
+    OSError,
+    ReadOnlyError,
+    MasterDownError,
+    ClusterDownError,
+    TryAgainError,
+)
+
+
+def is_lost(error: BaseException) -> bool:
+    """Say whether it helps to try again; a password that is refused stays refused."""
+    return isinstance(error, LOST) and not isinstance(error, AuthenticationError | AuthorizationError)
+
+
+class Line(Protocol):
+    """A connection of one's own, for calls that wait."""
+
+    def run(self, commands: Sequence[Command]) -> list[Any]:
+        """Send all of them, and return what each is answered; an error among them is raised when all are read."""
+        ...
+
+    def close(self) -> None:
+        """Disconnect; from any thread, also while a call waits, which then ends with an error."""
+        ...
+
+
+class Link(Protocol):
+    """Calls that do not wait, on a connection that is free, and lines for those that do."""
+
+    @property
+    def is_cluster(self) -> bool:
+        """True if keys of two mailboxes may be on two servers."""
+        ...
+
+    def run(self, key: str, commands: Sequence[Command]) -> list[Any]:
+        """Do what `Line.run` does, on a connection to the server that has ``key``."""
+        ...
+
+    def line(self, key: str, patience: float) -> Line:
+        """Connect to the server that has ``key``; a call waits for its answer for ``patience`` seconds at most."""
+        ...
+
+    def close(self) -> None:
+        """Close what is free. Later calls make a connection each, and close it."""
+        ...
+
+
+class _Connection(Protocol):
+    """What is used of redis-py's connections, beneath its clients: these take three times as long for a call."""
+
+    def connect(self) -> None: ...
+
+    def pack_commands(self, commands: Sequence[Command]) -> Any: ...
+
+    def send_packed_command(self, command: Any, check_health: bool) -> None: ...
+
+    def read_response(self) -> Any: ...
+
+    def disconnect(self) -> None: ...
+
+
+def _exchange(connection: _Connection, commands: Sequence[Command]) -> list[Any]:
+    """Send commands and read what they are answered.
+
+    Raises:
+        ResponseError: the first of them that is one, when all answers are read: the connection is good.
+        BaseException: anything else leaves a connection that is not.
+    """
+    connection.send_packed_command(connection.pack_commands(commands), False)  # noqa: FBT003  as above
+    answers: list[Any] = []
+    refused: ResponseError | None = None
+    for _ in commands:
+        try:
+            answers.append(connection.read_response())
+        except ResponseError as error:
+            refused = refused or error
+    if refused is not None:
+        raise refused
+    return answers
+
+
+@final
+class _OwnLine:
+    """See `Line`."""
+
+    def __init__(self, connection: _Connection) -> None:
+        self._connection = connection
+
+    def run(self, commands: Sequence[Command]) -> list[Any]:
+        return _exchange(self._connection, commands)
+
+    def close(self) -> None:
+        with contextlib.suppress(RedisError, OSError):
+            self._connection.disconnect()
+
+
+@final
+class NodeLink:
+    """A `Link` to one server, or to the primary that Sentinel names.
+
+    Nothing is retried here: who calls knows what it is safe to do twice.
+
+    Args:
+        pool: Says how to connect; it makes none of its own.
+    """
+
+    is_cluster = False
+
+    def __init__(self, pool: ConnectionPool) -> None:
+        self._pool = pool  # a pool of Sentinel is asked by its connections where the primary is
+        settings: dict[str, Any] = {**pool.connection_kwargs, "retry": Retry(NoBackoff(), 0), "retry_on_error": []}
+        settings |= {"decode_responses": False, "health_check_interval": 0, "protocol": 2}
+        settings.setdefault("socket_connect_timeout", ANSWER_SECONDS)
+        self._settings = {name: value for name, value in settings.items() if name not in _OF_POOLS}
+        self._free: deque[_Connection] = deque()
+        self._is_closed = False
+
+    def _connect(self, patience: float | None) -> _Connection:
+        settings = dict(self._settings)
+        if patience is not None:
+            settings["socket_timeout"] = patience
+        elif settings.get("socket_timeout") is None:
+            settings["socket_timeout"] = ANSWER_SECONDS
+        connection = cast("_Connection", self._pool.connection_class(**settings))
+        connection.connect()
+        return connection
+
+    def run(self, key: str, commands: Sequence[Command]) -> list[Any]:  # noqa: ARG002  one server has all keys
+        """Make calls on a free connection; see `Link.run`."""
+        try:
+            connection = self._free.pop()  # the one that was used last: those that are not needed any more stay unused
+        except IndexError:
+            connection = self._connect(None)
+        try:
+            answers = _exchange(connection, commands)
+        except (ReadOnlyError, MasterDownError):  # it is no primary any more: connect anew, where the new one is
+            connection.disconnect()
+            raise
+        except ResponseError:
+            self._release(connection)
+            raise
+        except BaseException:
+            connection.disconnect()
+            raise
+        self._release(connection)
+        return answers
+
+    def _release(self, connection: _Connection) -> None:
+        self._free.append(connection)
+        if self._is_closed:  # looked at last: a close marks first, and then takes what is free
+            self._close_free()
+
+    def line(self, key: str, patience: float) -> Line:  # noqa: ARG002  as above
+        """Connect once more; see `Link.line`."""
+        return _OwnLine(self._connect(patience))
+
+    def close(self) -> None:
+        """Close what is free; see `Link.close`."""
+        self._is_closed = True
+        self._close_free()
+
+    def _close_free(self) -> None:
+        with contextlib.suppress(IndexError):
+            while True:
+                connection = self._free.pop()
+                with contextlib.suppress(RedisError, OSError):
+                    connection.disconnect()
+
+
+#: Of the settings of a pool, those that its connections do not take.
+_OF_POOLS = frozenset(("cache", "cache_config", "maint_notifications_config", "maint_notifications_pool_handler"))
+
+
+@final
+class ClusterLink:
+    """A `Link` to a cluster; the client is asked for nothing but where a key is.
+
+    Args:
+        make: Returns a client that knows the cluster; called when it is needed, because it asks.
+    """
+
+    is_cluster = True
+
+    def __init__(self, make: Callable[[], RedisCluster]) -> None:
+        self._make = make
+        self._made: RedisCluster | None = None
+        self._links: dict[str, NodeLink] = {}
+        self._is_closed = False
+
+    def run(self, key: str, commands: Sequence[Command]) -> list[Any]:
+        """Make calls on the server that has the key, wherever it has gone; see `Link.run`."""
+        answers: list[Any] = self._follow(key, lambda link: link.run(key, commands), commands)
+        return answers
+
+    def line(self, key: str, patience: float) -> Line:
+        """Connect to the server that has the key now; see `Link.line`."""
+        line: Line = self._follow(key, lambda link: link.line(key, patience), ())
+        return line
+
+    def _follow(self, key: str, call: Callable[[NodeLink], Any], commands: Sequence[Command]) -> Any:
+        for left in reversed(range(_MOVES)):
+            try:
+                return call(self._link_of(key))
+            except MovedError:  # before the other, of which it is one
+                self._look_again()
+                if not left:
+                    raise
+            except AskError as error:  # the slot is on its way
+                link = self._link_to(_name_of(error))
+                if link is None:
+                    self._look_again()
+                    if not left:
+                        raise
+                    continue
+                return link.run(key, [("ASKING",), *commands])[1:]
+            except LOST:
+                with contextlib.suppress(RedisError, OSError):
+                    self._look_again()
+                raise
+        raise AssertionError("the last try returns or raises")
+
+    @property
+    def _client(self) -> Any:
+        client = self._made
+        if client is None:
+            client = self._made = self._make()
+        return client
+
+    def _look_again(self) -> None:
+        self._client.nodes_manager.initialize()
+
+    def _link_of(self, key: str) -> NodeLink:
+        node: Any = self._client.get_node_from_key(key)
+        if node is None:
+            raise ClusterDownError("no server has that slot")
+        return self._link_to(str(node.name)) or self._add(node)
+
+    def _link_to(self, name: str) -> NodeLink | None:
+        known = self._links.get(name)
+        if known is None:
+            node: Any = self._client.get_node(node_name=name)
+            return None if node is None else self._add(node)
+        return known
+
+    def _add(self, node: Any) -> NodeLink:
+        client: Any = self._client.get_redis_connection(node)
+        return self._links.setdefault(str(node.name), NodeLink(client.connection_pool))
+
+    def close(self) -> None:
+        """Close what is free; see `Link.close`."""
+        for link in tuple(self._links.values()):
+            link.close()
+
+
+def _name_of(error: Any) -> str:
+    return f"{error.host}:{error.port}"
+
+
+def link_to(address: Address) -> Link:
+    """Return the link to what a URL names; nothing is asked yet."""
+    pool = cast("Any", ConnectionPool).from_url(address.url)
+    if address.kind == "node":
+        return NodeLink(pool)
+    settings: dict[str, Any] = {**pool.connection_kwargs}
+    if address.kind == "cluster":
+        options = {name: value for name, value in settings.items() if name not in {"host", "port", "db"}}
+        new_node: Any = ClusterNode
+        nodes = [new_node(host.strip("[]"), port) for host, port in address.hosts]
+        return ClusterLink(lambda: RedisCluster(startup_nodes=nodes, ssl=_is_tls(pool), **options))
+    options = {name: value for name, value in settings.items() if name not in {"host", "port"}}
+    hosts = [(host.strip("[]"), port) for host, port in address.hosts]
+    new_sentinel: Any = Sentinel
+    asked = new_sentinel(hosts, socket_timeout=ANSWER_SECONDS)
+    primary = asked.master_for(address.service, ssl=_is_tls(pool), **options)
+    return NodeLink(primary.connection_pool)
+
+
+def _is_tls(pool: ConnectionPool) -> bool:
+    return issubclass(pool.connection_class, SSLConnection)

@@ -1,0 +1,168 @@
+"""`Notifier`: waits in the server for all that waits in this process, and gives the server its signs of life."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from typing import TYPE_CHECKING, final
+
+from redis.exceptions import RedisError
+
+from loopwarden.mailbox.redis._link import is_lost
+
+if TYPE_CHECKING:
+    from loopwarden._blocking import Gate
+    from loopwarden.clock import Clock
+    from loopwarden.mailbox.redis._link import Line
+    from loopwarden.mailbox.redis._store import RedisStore
+
+__all__ = ["Notifier"]
+
+#: Seconds between two signs of life; a process that has given none for 15 s is dead (see `common.lua`).
+BEAT_SECONDS = 5.0
+#: Seconds after which a server that says nothing is lost: it is asked to answer within those of a beat.
+PATIENCE = BEAT_SECONDS + 5.0
+#: Seconds between two tries to reach a server, at the most; the first are sooner.
+LONGEST_PAUSE = 5.0
+FIRST_PAUSE = 0.05
+
+
+@final
+class Notifier:
+    """One thread and one connection for all mailboxes of a server; in a cluster, for each mailbox.
+
+    Receives wait at gates, which their tokens open without asking anybody. The notifier waits for the bells of those
+    mailboxes that somebody here waits for, and wakes one for each ring. A bell is a list with at most one token: what
+    is rung while nobody waits is found by the next who does. What the notifier has taken, but nobody here wants any
+    more, it rings again.
+
+    Args:
+        store: What it belongs to.
+        group: The key of the mailbox in a cluster; otherwise the same for all mailboxes.
+        clock: The time.
+    """
+
+    def __init__(self, store: RedisStore, group: str, clock: Clock) -> None:
+        self._store = store
+        self._group = group
+        self._clock = clock
+        self._dice = clock.blocking.dice()
+        #: Has a token if the notifier is to look up.
+        self.wake_key = f"{group}:wake:{store.holder}"
+        # Under the store's lock: what the thread is at.
+        self._gate: Gate | None = None
+        self._bells: frozenset[str] | None = None
+        self._is_closed = False
+        self._is_started = False
+        self._line: Line | None = None
+        self._next_beat = -math.inf
+        self._failures = 0
+        self._not_before = -math.inf
+        self._unsure: set[str] = set()  # bells whose token may have been lost with a connection
+
+    # Under the store's lock.
+
+    def look_up(self, bell: str | None = None) -> bool:
+        """Have it begin to wait for a bell, or see what else is new; true if `wake` must be called for that.
+
+        Raises:
+            RuntimeError: if there is no thread for it.
+        """
+        if not self._is_started:
+            self._clock.blocking.start_thread(self._run, "loopwarden-redis-notifier")
+            self._is_started = True
+        if self._gate is not None:
+            self._gate.open()
+            return False
+        return self._bells is not None and bell not in self._bells
+
+    def end(self) -> bool:
+        """Have the thread end; true if `wake` must be called for that."""
+        self._is_closed = True
+        return self._is_started and self.look_up()
+
+    # Without it.
+
+    def wake(self) -> None:
+        """Have it look up though it waits in the server; if the server cannot be asked, its connection is cut."""
+        try:
+            self._store.run_script("wake", self.wake_key, ())
+        except (RedisError, OSError):
+            line = self._line
+            if line is not None:
+                line.close()
+
+    # Its own thread.
+
+    def _run(self) -> None:
+        try:
+            while self._step():
+                pass
+        finally:
+            line, self._line = self._line, None
+            if line is not None:
+                with contextlib.suppress(RedisError, OSError):
+                    line.run([("DEL", self.wake_key)])
+                line.close()
+
+    def _step(self) -> bool:
+        """Wait for a bell, or for something to do; false if the store is closed."""
+        with self._store.lock:
+            if self._is_closed:
+                return False
+            now = self._clock.monotonic()
+            rests_until = max(self._next_beat, self._not_before) if self._failures else self._next_beat
+            bells = self._store.awaited(self._group)
+            gate = None
+            if rests_until > now and (not bells or self._not_before > now):
+                gate = self._gate = self._clock.blocking.gate()
+            elif bells:
+                self._bells = bells
+        if gate is not None:
+            self._clock.wait(gate, rests_until - now)  # woken by who begins to wait, by the close, or by time
+            with self._store.lock:
+                self._gate = None
+            return True
+        try:
+            self._work(bells)
+        except Exception as error:  # noqa: BLE001  whatever it is: who waits here must look, and hears of it there
+            self._fail(error)
+        return True
+
+    def _work(self, bells: frozenset[str]) -> None:
+        try:
+            line = self._line
+            if line is None:
+                line = self._line = self._store.link.line(self._group, PATIENCE)
+                self._next_beat = -math.inf
+            if self._clock.monotonic() >= self._next_beat:
+                self._store.beat(line, self._group)
+                self._next_beat = self._clock.monotonic() + BEAT_SECONDS
+                self._failures = 0
+            if self._unsure:
+                self._store.ring_again(line, self._unsure)
+                self._unsure.clear()
+            if not bells:
+                return
+            left = max(0.001, self._next_beat - self._clock.monotonic())
+            self._unsure.update(bells)
+            with self._clock.blocking.outside():
+                [rung] = line.run([("BLPOP", *bells, self.wake_key, f"{left:.3f}")])
+            self._unsure.clear()
+        finally:
+            with self._store.lock:
+                self._bells = None
+        if rung is not None and not self._store.rung(rung[0].decode()):
+            self._store.ring_again(line, {rung[0].decode()})
+
+    def _fail(self, error: Exception) -> None:
+        """Connect anew after a pause, which chance spreads; who waits looks, and is told if the server is away."""
+        line, self._line = self._line, None
+        if line is not None:
+            line.close()
+        self._failures += 1
+        longest = (
+            LONGEST_PAUSE if not is_lost(error) else min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(self._failures, 20))
+        )
+        self._not_before = self._clock.monotonic() + self._dice.random() * longest
+        self._store.wake_all(self._group)

@@ -1,0 +1,465 @@
+"""`RedisStore`: what the mailboxes of one server have in common in a process: connections, who waits, signs of life."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import platform
+import secrets
+import socket
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias, final
+from weakref import WeakValueDictionary
+
+from redis.exceptions import NoScriptError, RedisError, ResponseError
+
+from loopwarden._blocking import SYSTEM
+from loopwarden._forks import at_fork
+from loopwarden._log import describe, report
+from loopwarden.clock import SystemClock
+from loopwarden.errors import InvalidParameterError, MailboxConnectionError
+from loopwarden.mailbox._waiters import Waiters
+from loopwarden.mailbox.redis._link import is_lost
+from loopwarden.mailbox.redis._notifier import Notifier
+from loopwarden.mailbox.redis._scripts import MAILBOXES, PREFIX, SCRIPTS, dead_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from loopwarden._blocking import Lock
+    from loopwarden.clock import Clock
+    from loopwarden.mailbox.redis._link import Command, Line, Link
+
+__all__ = ["FAULTS", "LostConnectionError", "RedisStore", "Sender", "store_of"]
+
+Argument: TypeAlias = "str | bytes | int | float"
+FAULTS = (RedisError, OSError)
+#: Seconds for which a send, or what settles a message, goes on trying when the connection is lost.
+PATIENCE_SECONDS = 5.0
+#: Seconds before the second try, at the most; the first one is made at once, because the server may have closed what
+#: was free for long.
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
+#: The oldest version of Redis that has all commands.
+OLDEST = [6, 2]
+#: What replicas confirm, if they are to, and for how long they are waited for.
+CONFIRMED = frozenset(("send", "acknowledge", "bury", "redrive"))
+CONFIRM_MILLISECONDS = 1_000
+#: Seconds after which a receive that waits looks again in a simulation, where no other process takes part.
+RECHECK = 1.0
+
+
+@final
+class LostConnectionError(MailboxConnectionError):
+    """It is not known whether the server has done what it was asked for."""
+
+
+@final
+class UnconfirmedError(RedisError):
+    """Something was done, but too few replicas have it."""
+
+
+@final
+class Sender:
+    """Who sends one message after the other, so that the last one can be told from the next when it is sent again."""
+
+    __slots__ = ("name", "number")
+
+    def __init__(self) -> None:
+        self.name = secrets.token_hex(6)
+        self.number = 0
+
+
+@final
+class RedisStore:
+    """One server, for all mailboxes of this process that have the same address and the same clock.
+
+    Args:
+        link: The connections.
+        shown: What the server is called in logs and errors.
+        replicas: How many replicas must confirm what is sent and what is settled.
+        clock: The time. By another one than the machine's, that is what leases and delays go by, and nobody looks
+            whether a process lives; otherwise it is the server's own time.
+    """
+
+    def __init__(self, link: Link, shown: str, clock: Clock, *, replicas: int = 0) -> None:
+        self._pid = os.getpid()
+        #: What it is known by in this process.
+        self.key: object = None
+        self._replicas = replicas
+        self.link = link
+        self.shown = shown
+        self.clock = clock
+        #: True if times are those of the server.
+        self.is_real = isinstance(clock, SystemClock)
+        #: What the leases of this process carry; nothing if nobody could tell that it has died.
+        self.holder = secrets.token_hex(8)
+        self._lock = clock.blocking.lock()  # guards all that follows; nothing is called under it but gates
+        self._waiters: dict[str, Waiters] = {}
+        self._notifiers: dict[str, Notifier] = {}
+        self._bases: dict[str, int] = {}  # the mailboxes that are open, and how often
+        self._members: set[str] = set()  # those that this process takes part in
+        self.senders: deque[Sender] = deque()
+        # Receives whose answer was lost: what they have leased is put back as soon as the server is there again.
+        self._lost: deque[tuple[str, str]] = deque()
+        self._dice = clock.blocking.dice()
+        self._is_checked = False
+        self._about = json.dumps(
+            {"host": socket.gethostname(), "pid": self._pid, "python": platform.python_version(), "version": _version()}
+        )
+
+    @property
+    def lock(self) -> Lock:
+        """Guards who waits.
+
+        Raises:
+            InvalidParameterError: in a process that was forked from the one that has opened the mailbox.
+        """
+        self.check_process()
+        return self._lock
+
+    def check_process(self) -> None:
+        """Refuse a process that was forked: the connections are the parent's."""
+        if os.getpid() != self._pid:
+            expected = f"{self._pid}, which has opened the mailbox: open it anew after a fork"
+            raise InvalidParameterError(self.shown, "process", os.getpid(), expected)
+
+    # Asking the server.
+
+    def now(self) -> str:
+        """Return the time for a script: nothing for the server's own."""
+        return "" if self.is_real else str(round(self.clock.wall() * 1000))
+
+    def call(self, mailbox: str, script: str, base: str, arguments: Sequence[Argument], *, patience: float = 0) -> Any:
+        """Run a script, and again if the connection is lost: once at once, then for so many seconds.
+
+        Raises:
+            LostConnectionError: if the server cannot be reached; it may have done what was asked for.
+            MailboxConnectionError: if it refuses.
+        """
+        deadline: float | None = None
+        attempt = 0
+        given = list(arguments)
+        again = SCRIPTS[script].again
+        while True:
+            try:
+                return self.run_script(script, base, given)
+            except FAULTS as error:
+                if not is_lost(error):
+                    raise self.failure(mailbox, error) from error
+                attempt += 1
+                now = self.clock.monotonic()
+                deadline = now + patience if deadline is None else deadline
+                pause = 0.0 if attempt == 1 else self.pause(attempt)
+                if attempt > 1 and now + pause > deadline:
+                    raise self.lost(mailbox, error) from error
+                if again is not None:
+                    given[again - 1] = "1"  # the time, which is the first argument, is not among them
+                if pause:
+                    self.clock.wait(self.clock.blocking.gate(), pause)
+
+    def call_once(self, mailbox: str, script: str, base: str, arguments: Sequence[Argument]) -> Any:
+        """Run a script, and do not try again.
+
+        Raises:
+            LostConnectionError: if the server cannot be reached; it may have done what was asked for.
+            MailboxConnectionError: if it refuses.
+        """
+        try:
+            return self.run_script(script, base, arguments)
+        except FAULTS as error:
+            raise (self.lost if is_lost(error) else self.failure)(mailbox, error) from error
+
+    def pause(self, attempt: int) -> float:
+        """Return the seconds before the next try, which chance spreads over all of them."""
+        return self._dice.random() * min(LONGEST_PAUSE, FIRST_PAUSE * 2.0**attempt)
+
+    def run_script(self, script: str, base: str, arguments: Sequence[Argument]) -> Any:
+        """Run a script once; what redis-py raises is raised."""
+        self.check_process()
+        if script == "wake":
+            return self._evaluate(self.link, script, base, ())
+        return self._evaluate(self.link, script, base, (self.now(), *arguments))
+
+    def _evaluate(self, link: Link, script: str, base: str, arguments: Sequence[Argument]) -> Any:
+        known = SCRIPTS[script]
+        confirming: list[Command] = []
+        if self._replicas and script in CONFIRMED:  # on the same connection: it is asked what that has written
+            confirming = [("WAIT", self._replicas, CONFIRM_MILLISECONDS)]
+        try:
+            answer, *confirmed = link.run(base, [("EVALSHA", known.hash, 1, base, *arguments), *confirming])
+        except NoScriptError:  # the server is new, was restarted, or has forgotten them
+            answer, *confirmed = link.run(base, [("EVAL", known.text, 1, base, *arguments), *confirming])
+        if confirmed and confirmed[0] < self._replicas:
+            raise UnconfirmedError(
+                f"it is done, but only {confirmed[0]} of {self._replicas} replicas confirmed it within"
+                f" {CONFIRM_MILLISECONDS / 1000:g} s, so a failover may undo it"
+            )
+        return answer
+
+    def failure(self, mailbox: str, error: Exception) -> MailboxConnectionError:
+        """Return the error that says what the server has refused."""
+        return MailboxConnectionError(mailbox, f"{self.shown}: {_plain(error)}")
+
+    def lost(self, mailbox: str, error: Exception) -> LostConnectionError:
+        """Return the error that says that the server cannot be reached."""
+        return LostConnectionError(mailbox, f"{self.shown}: {_plain(error)}")
+
+    # Who waits.
+
+    def waiters(self, bell: str) -> Waiters:
+        """Return who waits for a bell, always the same object; under the lock."""
+        found = self._waiters.get(bell)
+        if found is None:
+            found = self._waiters[bell] = Waiters()
+        return found
+
+    def awaited(self, group: str) -> frozenset[str]:
+        """Return the bells that somebody waits for; under the lock."""
+        mine = ((bell, waiters) for bell, waiters in self._waiters.items() if self._is_of(bell, group))
+        return frozenset(bell for bell, waiters in mine if waiters.gates)
+
+    def listen(self, base: str, bell: str | None) -> Callable[[], object]:
+        """Have the notifier wait for a bell, and give signs of life; under the lock. Call what it returns without it.
+
+        In a simulation nobody else takes part.
+        """
+        if self.clock.blocking.is_virtual:
+            return _nothing
+        group = self._group_of(base)
+        notifier = self._notifiers.get(group)
+        if notifier is None:
+            notifier = self._notifiers[group] = Notifier(self, group, self.clock)
+        if bell is None and base in self._members:
+            return _nothing
+        self._members.add(base)
+        return notifier.wake if notifier.look_up(bell) else _nothing
+
+    def rung(self, bell: str) -> bool:
+        """Wake one who waits for a bell; false if there is nobody, or it is none."""
+        with self.lock:
+            waiters = self._waiters.get(bell)
+            if waiters is None:
+                return ":wake:" in bell
+            if waiters.gates:
+                waiters.wake_one()
+                return True
+        return False
+
+    def wake_all(self, group: str) -> None:
+        """Wake everybody, to look by themselves."""
+        with self.lock:
+            for bell, waiters in self._waiters.items():
+                if self._is_of(bell, group):
+                    waiters.wake_all()
+
+    def _group_of(self, base: str) -> str:
+        return base.partition("}")[0] + "}" if self.link.is_cluster else PREFIX.rstrip(":")
+
+    def _is_of(self, bell: str, group: str) -> bool:
+        return not self.link.is_cluster or bell.startswith(f"{group}:")
+
+    # The notifier's calls, on its own connection.
+
+    def ring_again(self, line: Line, bells: Iterable[str]) -> None:
+        """Ring for others, if there still is something; a token of this process was for nobody."""
+        for bell in bells:
+            base, _, what = bell.rpartition(":")
+            if what == "bell":
+                self._on(line, "ring", base, (self.now(), ""))
+            elif what == "room":
+                line.run([("RPUSH", bell, "1"), ("LTRIM", bell, 0, 0)])
+
+    def beat(self, line: Line, group: str) -> None:
+        """Give a sign of life to each mailbox that this process takes part in."""
+        with self.lock:
+            bases = [base for base in self._members if self._is_of(f"{base}:", group)]
+        for base, receipt in tuple(self._lost):
+            if self._is_of(f"{base}:", group):
+                self._sweep(partial(self._sweep_lost_on, line, base, receipt))
+                with contextlib.suppress(ValueError):
+                    self._lost.remove((base, receipt))
+        if self.is_real:
+            for base in bases:
+                self._on(line, "beat", base, ("", self.holder, self._about))
+
+    def _sweep_lost_on(self, line: Line, base: str, receipt: str, cursor: str) -> Any:
+        return self._on(line, "sweep", base, (self.now(), cursor, "lost", receipt))
+
+    def _on(self, line: Line, script: str, base: str, arguments: Sequence[Argument]) -> Any:
+        known = SCRIPTS[script]
+        try:
+            [answer] = line.run([("EVALSHA", known.hash, 1, base, *arguments)])
+        except NoScriptError:
+            [answer] = line.run([("EVAL", known.text, 1, base, *arguments)])
+        return answer
+
+    # What must be gone over message by message.
+
+    def put_back_lost(self, base: str, receipt: str) -> None:
+        """Put back what a receive has leased whose answer was lost: now, or as soon as the server is there again."""
+        try:
+            self._sweep(lambda cursor: self.run_script("sweep", base, (cursor, "lost", receipt)))
+        except FAULTS:
+            self.put_back_later(base, receipt)
+
+    def put_back_later(self, base: str, receipt: str) -> None:
+        """Have the notifier put back what a receive may have leased, with its next sign of life."""
+        self._lost.append((base, receipt))
+
+    def end_leases_of(self, mailbox: str, base: str, member: str) -> None:
+        """Let what a process that died had in hand be received again."""
+        count = sum(
+            self._sweep(partial(self._sweep_on, mailbox, each, "dead", member)) for each in (base, dead_of(base))
+        )
+        self.call(mailbox, "leave", base, (member, "1"))
+        if count:
+            messages = "1 message" if count == 1 else f"{count} messages"
+            text = "%s: a process has died, and %s that it had in hand can be received again"
+            report(logging.WARNING, text, self.shown, messages, mailbox=mailbox)
+
+    def _sweep_on(self, mailbox: str, base: str, what: str, which: str, cursor: str) -> Any:
+        return self.call_once(mailbox, "sweep", base, (cursor, what, which))
+
+    def _sweep(self, step: Callable[[str], Any]) -> int:
+        cursor, count = "0", 0
+        while True:
+            place, more = step(cursor)
+            cursor, count = str(place, "ascii"), count + int(more)
+            if cursor == "0":
+                return count
+
+    # Open and closed.
+
+    def register(self, name: str) -> None:
+        """Have the server know of a mailbox, and look once whether it is fit for any.
+
+        Raises:
+            MailboxConnectionError: if it cannot be reached, refuses, or is too old.
+        """
+        try:
+            if not self._is_checked:
+                with contextlib.suppress(ResponseError):  # it may not tell everybody
+                    self._check(name, self.link.run(MAILBOXES, [("INFO",)])[0])
+                self._is_checked = True
+            self.link.run(MAILBOXES, [("SADD", MAILBOXES, name)])
+        except FAULTS as error:
+            raise self.failure(name, error) from error
+
+    def _check(self, name: str, info: bytes) -> None:
+        found = dict(line.split(":", 1) for line in info.decode(errors="replace").splitlines() if ":" in line)
+        version = found.get("redis_version", "")
+        numbers = [int(part) if part.isdigit() else 0 for part in version.split(".")[:2]]
+        if version and numbers < OLDEST:
+            raise MailboxConnectionError(name, f"{self.shown} is Redis {version}: at least 6.2 is needed, or Valkey")
+        if found.get("aof_enabled") == "0":
+            text = "%s has no append-only file, so what is sent is lost if it crashes: set appendonly yes"
+            report(logging.WARNING, text, self.shown)
+        if found.get("maxmemory_policy", "").startswith("allkeys"):
+            text = "%s deletes messages when its memory is full: set maxmemory-policy noeviction"
+            report(logging.WARNING, text, self.shown)
+
+    def knows(self, mailbox: str, name: str) -> bool:
+        """Say whether a mailbox was ever opened in the server."""
+        return name in self.names(mailbox)
+
+    def names(self, mailbox: str) -> list[str]:
+        """Return the names of all mailboxes that were ever opened in the server, in order."""
+        try:
+            [found] = self.link.run(MAILBOXES, [("SMEMBERS", MAILBOXES)])
+        except FAULTS as error:
+            raise self.failure(mailbox, error) from error
+        return sorted(each.decode(errors="replace") for each in found)
+
+    def join(self, base: str) -> None:
+        """Note that a mailbox is open; under the lock."""
+        self._bases[base] = self._bases.get(base, 0) + 1
+
+    def leave(self, base: str) -> None:
+        """Note that a mailbox is closed; the last one takes connections and threads with it."""
+        if os.getpid() != self._pid:
+            return
+        with self.lock:
+            left = self._bases.get(base, 0) - 1
+            if left > 0:
+                self._bases[base] = left
+                return
+            self._bases.pop(base, None)
+            was_member = base in self._members
+            self._members.discard(base)
+            ending = [] if self._bases else list(self._notifiers.values())
+            if self.link.is_cluster:
+                gone = self._notifiers.pop(self._group_of(base), None)
+                ending = [gone] if gone is not None else []
+            elif not self._bases:
+                self._notifiers.clear()
+            waking = [notifier for notifier in ending if notifier.end()]
+        for notifier in waking:
+            notifier.wake()
+        try:
+            if was_member and self.is_real:
+                self._leave_server(base)
+        finally:
+            with _stores_lock:
+                with self.lock:
+                    is_last = not self._bases
+                if is_last and _stores.get(self.key) is self:
+                    del _stores[self.key]
+            if is_last:
+                self.link.close()
+
+    def _leave_server(self, base: str) -> None:
+        # What is in hand may still be settled, by its own time; without signs of life it would end before.
+        with contextlib.suppress(MailboxConnectionError):
+            for each in (base, dead_of(base)):
+                self._sweep(partial(self._sweep_on, "", each, "left", self.holder))
+            self.call_once("", "leave", base, (self.holder, ""))
+
+    def __repr__(self) -> str:
+        return f"<RedisStore {self.shown}>"
+
+
+def _nothing() -> None: ...
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415  takes a while, and is asked for once
+
+    try:
+        return version("loopwarden")
+    except PackageNotFoundError:
+        return ""
+
+
+def _plain(error: Exception) -> str:
+    """Describe what redis-py raised in one line; it names hosts, and no passwords."""
+    text = " ".join(str(error).split())
+    return text if isinstance(error, ResponseError) and text else text or describe(error)
+
+
+_stores_lock = SYSTEM.lock()  # guards _stores
+_stores: WeakValueDictionary[object, RedisStore] = WeakValueDictionary()
+
+
+def store_of(key: object, clock: Clock, make: Callable[[], RedisStore], base: str) -> RedisStore:
+    """Return the store of a server, which is made if there is none, with a mailbox noted as open."""
+    with _stores_lock:
+        whole = (key, id(clock), os.getpid())
+        store = _stores.get(whole)
+        if store is None or store.clock is not clock:
+            store = _stores[whole] = make()
+            store.key = whole
+        with store.lock:
+            store.join(base)
+        return store
+
+
+def _begin_anew() -> None:
+    # In a child process, where another thread of the parent may have held the lock.
+    global _stores_lock  # noqa: PLW0603  it is the module's own
+    _stores_lock = SYSTEM.lock()
+
+
+at_fork(in_child=_begin_anew)

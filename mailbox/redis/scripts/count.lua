@@ -1,0 +1,2 @@
+-- Counts the messages: visible, delayed and leased.
+return call('HLEN', body)

@@ -1,0 +1,23 @@
+-- Moves the end of leases that are not over. Returns {now, then for each 1, or 0 if it was over}.
+-- ARGV: now, ms from now, only later ones, then place and receipt of each
+local due, only_later = now + tonumber(ARGV[2]), ARGV[3] == '1'
+local places, receipts = {}, {}
+for index = 4, #ARGV, 2 do
+  places[#places + 1], receipts[#receipts + 1] = ARGV[index], ARGV[index + 1]
+end
+local good, dues = delivered(places, receipts)
+local result, moved = {now}, {}
+for index, place in ipairs(places) do
+  result[index + 1] = good[index] and 1 or 0
+  if good[index] and not (only_later and tonumber(dues[index]) >= due) then
+    moved[#moved + 1] = due
+    moved[#moved + 1] = place
+  end
+end
+if #moved > 0 then
+  call('ZADD', lease, unpack(moved))
+  if not only_later then
+    ring_if_earliest(due)
+  end
+end
+return result

@@ -1,0 +1,104 @@
+-- Leases what is first in line. Returns {now, birth, state, next due, a dead process, letters, places, bodies, count}.
+-- ARGV: now, limit, seconds of the lease in ms, receipt, holder, max_deliveries
+local limit, lasts, receipt, holder, most = tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], ARGV[5], tonumber(ARGV[6])
+local known = call('HMGET', meta, 'birth', 'state')
+local birth, state = known[1] or '', known[2] or ''
+
+local overdue, soonest = '', -1
+if holder ~= '' then
+  local oldest = call('ZRANGE', root .. ':members', 0, 1, 'WITHSCORES')
+  for index = 1, #oldest, 2 do
+    if oldest[index] ~= holder then
+      soonest = tonumber(oldest[index + 1]) + DEAD_AFTER
+      if soonest <= now then
+        overdue = oldest[index]
+      end
+      break
+    end
+  end
+end
+
+local _, letters = bring_back(most)
+local places, taken_back = {}, {}
+local alone, more = 0, false
+if state ~= 'paused' then
+  local returned = call('ZRANGE', back, 0, limit - 1)
+  if #returned == 0 then
+    places = call('LPOP', fresh, limit) or {}
+    more = #places == limit and call('LLEN', fresh) > 0
+  else
+    local waiting = call('LRANGE', fresh, 0, limit - 1)
+    local holds = call('HMGET', hold, unpack(returned))
+    local from_fresh, at = 0, 1
+    while #places < limit do
+      local candidate, next_fresh = returned[at], waiting[from_fresh + 1]
+      if not candidate and not next_fresh then
+        break
+      end
+      if candidate and (not next_fresh or tonumber(candidate) < tonumber(next_fresh)) then
+        local count, err = held(holds[at])
+        if most and count >= most then
+          call('ZREM', back, candidate)
+          exhaust(letters, candidate, count, err)
+        elseif count > 0 then
+          if #places == 0 then
+            places[1], taken_back[1], alone = candidate, candidate, at
+          end
+          break
+        else
+          places[#places + 1] = candidate
+          taken_back[#taken_back + 1] = candidate
+        end
+        at = at + 1
+      else
+        places[#places + 1] = next_fresh
+        from_fresh = from_fresh + 1
+      end
+    end
+    if #taken_back > 0 then
+      call('ZREM', back, unpack(taken_back))
+    end
+    if from_fresh > 0 then
+      call('LPOP', fresh, from_fresh)
+    end
+    more = call('ZCARD', back) > 0 or call('LLEN', fresh) > 0
+    if alone > 0 then
+      alone = holds[alone]
+    end
+  end
+end
+
+local count, bodies, due = 1, {}, now + lasts
+if #places > 0 then
+  local error_text = ''
+  if alone ~= 0 then
+    count, error_text = held(alone)
+    count = count + 1
+  end
+  local text = count .. ':' .. receipt .. ':' .. holder .. ':' .. error_text
+  local holds, leases = {}, {}
+  for index, place in ipairs(places) do
+    holds[2 * index - 1], holds[2 * index] = place, text
+    leases[2 * index - 1], leases[2 * index] = due, place
+  end
+  call('HSET', hold, unpack(holds))
+  call('ZADD', lease, unpack(leases))
+  bodies = call('HMGET', body, unpack(places))
+  if holder ~= '' then
+    call('ZADD', root .. ':members', now, holder)
+  end
+  if more then
+    ring(bell)
+  elseif lasts <= LONGEST_WAIT then
+    ring_if_earliest(due)
+  end
+  return {now, birth, state, -1, overdue, letters, places, bodies, count}
+end
+local next_one = next_due()
+if state == 'paused' or next_one < 0 or next_one > now then
+  call('DEL', bell)
+end
+if soonest >= 0 and (next_one < 0 or soonest < next_one) then
+  next_one = soonest
+end
+return {now, birth, state, next_one, overdue, letters, places, bodies, count}

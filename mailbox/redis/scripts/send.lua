@@ -1,0 +1,91 @@
+-- Sends all or none. Returns {birth, place of the first}, or {'full'}, or {'draining'}.
+-- ARGV: now, sender, request, again, birth if there is none, max_size, wants to wait, has waited, rings, dedup id,
+--       dedup window, delay, meta of each, bodies…
+local sender, request, again = ARGV[2], ARGV[3], ARGV[4] == '1'
+local max_size, waits, waited, rings = tonumber(ARGV[6]), ARGV[7] == '1', ARGV[8] == '1', ARGV[9] == '1'
+local dedup_id, window, after, about = ARGV[10], tonumber(ARGV[11]), tonumber(ARGV[12]), ARGV[13]
+local FIRST = 14
+local count = #ARGV - FIRST + 1
+
+local known = call('HMGET', meta, 'birth', 'state')
+local birth = known[1]
+if not birth then
+  birth = ARGV[5]
+  call('HSET', meta, 'birth', birth)
+end
+if again then
+  local last = call('HGET', base .. ':sent', sender)
+  local number, place = string.match(last or '', '^(%d+):(%d+)$')
+  if number == request then
+    return {birth, place}
+  end
+end
+if known[2] == 'draining' then
+  return {'draining'}
+end
+if dedup_id ~= '' then
+  local old = call('ZRANGEBYSCORE', base .. ':until', '-inf', now, 'LIMIT', 0, CHUNK)
+  if #old > 0 then
+    call('ZREM', base .. ':until', unpack(old))
+    call('HDEL', base .. ':dedup', unpack(old))
+  end
+  local place = call('HGET', base .. ':dedup', dedup_id)
+  if place and tonumber(call('ZSCORE', base .. ':until', dedup_id) or 0) > now then
+    return {birth, place}
+  end
+end
+if max_size and call('HLEN', body) + count > max_size then
+  if waits then
+    call('SET', base .. ':full', '1')
+  end
+  return {'full'}
+end
+
+local first = call('INCRBY', base .. ':seq', count) - count + 1
+local head = now .. about .. '\n'
+if count == 1 then
+  call('HSET', body, first, head .. ARGV[FIRST])
+  if after > 0 then
+    call('ZADD', delay, now + after, first)
+  else
+    call('RPUSH', fresh, first)
+  end
+else
+  for from = 0, count - 1, CHUNK do
+    local bodies, places = {}, {}
+    for index = from, math.min(from + CHUNK, count) - 1 do
+      local place = first + index
+      bodies[#bodies + 1] = place
+      bodies[#bodies + 1] = head .. ARGV[FIRST + index]
+      places[#places + 1] = place
+    end
+    call('HSET', body, unpack(bodies))
+    call('RPUSH', fresh, unpack(places))
+  end
+end
+if call('HSET', base .. ':sent', sender, request .. ':' .. first) == 1 and call('HLEN', base .. ':sent') > CHUNK then
+  -- Senders whose processes are gone, for the most part; one that is not loses only what a repeated call would need.
+  local others = call('HKEYS', base .. ':sent')
+  for index = 1, CHUNK / 2 do
+    if others[index] ~= sender then
+      call('HDEL', base .. ':sent', others[index])
+    end
+  end
+end
+if dedup_id ~= '' then
+  call('HSET', base .. ':dedup', dedup_id, first)
+  call('ZADD', base .. ':until', now + window, dedup_id)
+end
+if after > 0 then
+  ring_if_earliest(now + after)
+elseif rings then
+  ring(bell)
+end
+if waited and max_size then
+  if call('HLEN', body) < max_size then
+    ring(base .. ':room')
+  else
+    call('SET', base .. ':full', '1')
+  end
+end
+return {birth, first}
