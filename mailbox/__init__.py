@@ -13,6 +13,7 @@ from loopwarden.mailbox._contract import (
     Reaped,
     SupportsDeadLetterWatch,
     SupportsExtendMany,
+    SupportsPauseWatch,
     SupportsStats,
     SupportsWaitedUntil,
     SupportsWaitVisible,
@@ -26,7 +27,8 @@ from loopwarden.mailbox.memory._mailbox import InMemoryMailbox
 from loopwarden.mailbox.sqlite._mailbox import SqliteMailbox
 
 if TYPE_CHECKING:
-    from loopwarden.mailbox.redis._mailbox import RedisMailbox
+    from loopwarden.mailbox.redis._fleet import Fleet, FleetMember, HeldMessage
+    from loopwarden.mailbox.redis._mailbox import RedisMailbox, fleet
 
 __all__ = [
     # The contract
@@ -42,6 +44,7 @@ __all__ = [
     "Settler",
     "SupportsDeadLetterWatch",
     "SupportsExtendMany",
+    "SupportsPauseWatch",
     "SupportsStats",
     "SupportsWaitVisible",
     "SupportsWaitedUntil",
@@ -54,7 +57,18 @@ __all__ = [
     "SqliteMailbox",
     "list_mailboxes",
     "open_mailbox",
+    # Mailboxes that processes of many machines share
+    "Fleet",
+    "FleetMember",
+    "HeldMessage",
+    "fleet",
 ]
 
 # An extra: only those who use it need redis-py, which takes as long to import as all the rest.
-__getattr__, __dir__ = lazy(__name__, {"loopwarden.mailbox.redis._mailbox": "RedisMailbox"})
+__getattr__, __dir__ = lazy(
+    __name__,
+    {
+        "loopwarden.mailbox.redis._fleet": "Fleet FleetMember HeldMessage",
+        "loopwarden.mailbox.redis._mailbox": "RedisMailbox fleet",
+    },
+)

@@ -40,6 +40,7 @@ __all__ = [
     "MailboxStats",
     "Reaped",
     "SupportsExtendMany",
+    "SupportsPauseWatch",
     "SupportsStats",
     "SupportsWaitVisible",
     "SupportsWaitedUntil",
@@ -291,6 +292,19 @@ class SupportsDeadLetterWatch(Protocol):
         """Have each notice told to the first listener that takes it, by returning true; return what ends that.
 
         A listener is called on the thread that made the letter, without any lock. It must not block.
+        """
+        ...
+
+
+@runtime_checkable
+class SupportsPauseWatch(Protocol):
+    """A mailbox that may be paused for all processes that share it, and tells when it is."""
+
+    def watch_pauses(self, listener: Callable[[bool], object]) -> Callable[[], None]:
+        """Have a listener called with true when the mailbox is paused, and with false when it is not any more.
+
+        Returns:
+            What ends that.
         """
         ...
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 
@@ -20,7 +21,7 @@ from loopwarden.actors.consumers._worker_group import WorkerGroup
 from loopwarden.actors.loop._protocols import LoopTimeouts
 from loopwarden.actors.loop._work_budget import WorkBudget, check_budget
 from loopwarden.clock import Clock, resolve_clock
-from loopwarden.mailbox import SupportsDeadLetterWatch
+from loopwarden.mailbox import SupportsDeadLetterWatch, SupportsPauseWatch
 from loopwarden.mailbox._renewer import renewer_of
 from loopwarden.mailbox._validation import check_loop, check_run, check_seconds
 from loopwarden.mailbox.memory._mailbox import make_message
@@ -247,14 +248,24 @@ class MailboxLoop(Generic[T]):
             raise group.failures[0]
 
     def _watch(self, group: WorkerGroup) -> Callable[[], None] | None:
-        """Hear of each dead letter of the mailbox, if it tells; return what ends that."""
-        if not isinstance(self._source, SupportsDeadLetterWatch):
-            return None
+        """Hear of each dead letter of the mailbox, and of its pauses, if it tells; return what ends that."""
+        endings = ExitStack()
         try:
-            return self._source.watch_dead_letters(self._dead_lettered)
+            if isinstance(self._source, SupportsDeadLetterWatch):
+                endings.callback(self._source.watch_dead_letters(self._dead_lettered))
+            if isinstance(self._source, SupportsPauseWatch):
+                endings.callback(self._source.watch_pauses(self._paused_for_all))
         except BaseException:  # a back end may be user code
+            endings.close()
             write(group.over)  # no worker has begun
             raise
+        return endings.close
+
+    def _paused_for_all(self, is_paused: bool) -> None:
+        """Give back what is not started: others must not wait for it until the mailbox is resumed."""
+        if is_paused:
+            for worker in self._workers:
+                worker.return_unstarted()
 
     def shutdown(self, *, timeout: float = 30.0) -> bool:
         """Stop: wake the polls, give back what is not started, and wait for what is in hand.

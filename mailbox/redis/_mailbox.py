@@ -34,8 +34,9 @@ from loopwarden.mailbox._validation import (
     check_reply_to,
     check_seconds,
 )
-from loopwarden.mailbox.redis._address import SCHEMES, parse
+from loopwarden.mailbox.redis._address import SCHEMES, hide_password, parse
 from loopwarden.mailbox.redis._dead_letters import RedisDeadLetters
+from loopwarden.mailbox.redis._fleet import Fleet, read_fleet
 from loopwarden.mailbox.redis._link import ClusterLink, NodeLink, link_to
 from loopwarden.mailbox.redis._queue import RedisQueue, Row, meta_of
 from loopwarden.mailbox.redis._scripts import base_of
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     from loopwarden.mailbox._token import Token
     from loopwarden.mailbox.redis._link import Link
 
-__all__ = ["RedisMailbox", "names_in"]
+__all__ = ["RedisMailbox", "fleet", "names_in"]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -316,6 +317,31 @@ class RedisMailbox(Generic[T, R]):
         returned, dead, due = self._queue.reap()
         return Reaped(tuple(returned), tuple(dead), due)
 
+    # For all processes.
+
+    def fleet(self) -> Fleet:
+        """Return which processes receive from the mailbox now, and what each has in hand."""
+        return read_fleet(self._store, self._name)
+
+    def pause(self) -> None:
+        """Let no process receive from it any more, until `resume`; what is in hand goes on, and sends do.
+
+        It stands in the server, and so survives all processes. Loops give back what they have not started.
+        """
+        self._store.set_state(self._name, self._base, "paused")
+
+    def drain(self) -> None:
+        """Let nobody send to it any more, until `resume`: a send raises `MailboxDrainingError`. Receives go on."""
+        self._store.set_state(self._name, self._base, "draining")
+
+    def resume(self) -> None:
+        """Let all processes send and receive again."""
+        self._store.set_state(self._name, self._base, "")
+
+    def watch_pauses(self, listener: Callable[[bool], object]) -> Callable[[], None]:
+        """Have a listener told when the mailbox is paused for all, or resumed; see `SupportsPauseWatch`."""
+        return self._store.watch_pauses(self._base, listener)
+
     # The rest.
 
     def purge(self) -> int:
@@ -413,5 +439,26 @@ def names_in(url: str) -> list[str]:
     link = link_to(address)
     try:
         return RedisStore(link, address.shown, SYSTEM_CLOCK).names(address.shown)
+    finally:
+        link.close()
+
+
+def fleet(url: str) -> Fleet:
+    """Return which processes share a mailbox of a server, and what each has in hand; nothing is made there.
+
+    Args:
+        url: The mailbox, like ``redis://host:6379/0#jobs``.
+
+    Raises:
+        InvalidParameterError: if it is no URL of a mailbox in a server.
+        MailboxConnectionError: if the server cannot be reached.
+    """
+    if not isinstance(url, str) or url.partition("://")[0] not in SCHEMES:  # pyright: ignore[reportUnnecessaryIsInstance]  a caller without types
+        raise InvalidParameterError(describe(url), "url", hide_password(url), "a URL like redis://host:6379/0#jobs")
+    address, name = parse(url)
+    check_new_name(name)
+    link = link_to(address)
+    try:
+        return read_fleet(RedisStore(link, address.shown, SYSTEM_CLOCK), name)
     finally:
         link.close()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 from typing import TYPE_CHECKING, final
 
 from redis.exceptions import RedisError
 
+from loopwarden._log import report
 from loopwarden.mailbox.redis._link import is_lost
 
 if TYPE_CHECKING:
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from loopwarden.mailbox.redis._link import Line
     from loopwarden.mailbox.redis._store import RedisStore
 
-__all__ = ["Notifier"]
+__all__ = ["BEAT_SECONDS", "Notifier"]
 
 #: Seconds between two signs of life; a process that has given none for 15 s is dead (see `common.lua`).
 BEAT_SECONDS = 5.0
@@ -62,15 +64,18 @@ class Notifier:
 
     # Under the store's lock.
 
-    def look_up(self, bell: str | None = None) -> bool:
-        """Have it begin to wait for a bell, or see what else is new; true if `wake` must be called for that.
+    def start(self) -> None:
+        """Have a thread for it; starting again changes nothing.
 
         Raises:
-            RuntimeError: if there is no thread for it.
+            RuntimeError: if there is none to be had.
         """
         if not self._is_started:
             self._clock.blocking.start_thread(self._run, "loopwarden-redis-notifier")
             self._is_started = True
+
+    def look_up(self, bell: str | None = None) -> bool:
+        """Have it begin to wait for a bell, or see what else is new; true if `wake` must be called for that."""
         if self._gate is not None:
             self._gate.open()
             return False
@@ -83,14 +88,16 @@ class Notifier:
 
     # Without it.
 
-    def wake(self) -> None:
-        """Have it look up though it waits in the server; if the server cannot be asked, its connection is cut."""
+    def wake(self) -> bool:
+        """Have it look up though it waits in the server; false if that cannot be asked, and the line had to be cut."""
         try:
             self._store.run_script("wake", self.wake_key, ())
         except (RedisError, OSError):
             line = self._line
             if line is not None:
                 line.close()
+            return False
+        return True
 
     # Its own thread.
 
@@ -152,8 +159,11 @@ class Notifier:
         finally:
             with self._store.lock:
                 self._bells = None
-        if rung is not None and not self._store.rung(rung[0].decode()):
-            self._store.ring_again(line, {rung[0].decode()})
+        bell = "" if rung is None else rung[0].decode()
+        if bell == self.wake_key:  # perhaps because a mailbox was paused: the answers to signs of life tell
+            self._next_beat = -math.inf
+        if bell not in {"", self.wake_key} and not self._store.rung(bell):
+            self._store.ring_again(line, {bell})
 
     def _fail(self, error: Exception) -> None:
         """Connect anew after a pause, which chance spreads; who waits looks, and is told if the server is away."""
@@ -161,6 +171,9 @@ class Notifier:
         if line is not None:
             line.close()
         self._failures += 1
+        if self._failures == 1 and not is_lost(error):  # the receives hear nothing of it
+            text = "%s: cannot wait for messages in the server, so receives look every few seconds"
+            report(logging.WARNING, text, self._store.shown, error=error)
         longest = (
             LONGEST_PAUSE if not is_lost(error) else min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(self._failures, 20))
         )

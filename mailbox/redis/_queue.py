@@ -172,12 +172,12 @@ class RedisQueue(Generic[B]):
         check_token(self._name, token)
 
         def look() -> tuple[list[Message[B, Any]] | None, float | None]:
-            return self._take(max_messages, visibility_timeout, token)
+            try:
+                return self._take(max_messages, visibility_timeout, token)
+            finally:
+                self.watch.tell()
 
-        try:
-            return self._wait(look, wait_time_seconds, token) or []
-        finally:
-            self.watch.tell()
+        return self._wait(look, wait_time_seconds, token) or []
 
     def wait_visible(self, timeout: float, token: Token | None) -> bool:
         """Do what `SupportsWaitVisible` says."""
@@ -271,11 +271,12 @@ class RedisQueue(Generic[B]):
         Who waits in this process need not be woken by the server; it looks when the script has come to its end.
         """
         gate: Gate | None = None
-        if is_visible:
-            with self._store.lock:
-                if self._waiters.gates:
-                    gate = self._waiters.gates.popleft()
         try:
+            if is_visible:
+                with self._store.lock:
+                    if self._waiters.gates:
+                        gate = self._waiters.gates[0]  # noted before it is out: a Ctrl-C in between must not lose it
+                        self._waiters.gates.popleft()
             yield "" if gate is not None else "1"
         finally:
             if gate is not None:
@@ -291,15 +292,16 @@ class RedisQueue(Generic[B]):
         while True:
             receipt = self._dice.getrandbits(_RECEIPT_BITS)
             answer = self._lease(limit, lasts, receipt, holder)
-            now, birth, _, due, overdue, letters, places, bodies, count = answer
+            now, birth, _, due, silent, letters, places, bodies, count = answer
             self._tell_exhausted(letters)
             messages, unreadable = self._messages(birth.decode(), places, bodies, count, receipt, now + lasts, token)
             try:
                 if unreadable:
                     unread += len(unreadable)
                     self._give_up_unread(unreadable)
-                if overdue:
-                    self._store.end_leases_of(self._name, self._root, overdue.decode())
+                dead, again = self._store.dead_among(self._root, silent, now) if silent else ((), None)
+                for member in dead:
+                    self._store.end_leases_of(self._name, self._root, member)
                 if token is not None and token.stopped and messages:  # it has asked for nothing any more
                     self.put_back_many(messages)
                     return None, None
@@ -311,8 +313,9 @@ class RedisQueue(Generic[B]):
                 return messages, None
             if unread >= most:
                 return None, None
-            if not overdue and not unreadable:
-                return [], _until(now, due)
+            if not dead and not unreadable:
+                until = _until(now, due)
+                return [], until if again is None else again if until is None else min(again, until)
 
     def _take_part(self) -> str:
         """Return what leases are to carry: this process, if the server is told that it lives."""
@@ -320,7 +323,7 @@ class RedisQueue(Generic[B]):
             return ""
         try:
             with self._store.lock:
-                wake = self._store.listen(self._root, None)
+                wake = self._store.listen(self._root)
         except RuntimeError:  # no thread for signs of life: leases end by their time only
             return ""
         wake()
@@ -338,6 +341,8 @@ class RedisQueue(Generic[B]):
                 self._store.put_back_lost(self._base, str(receipt))
                 if not attempts:
                     raise
+            except MailboxConnectionError:  # it was refused
+                raise
             except BaseException:
                 self._store.put_back_later(self._base, str(receipt))  # an interrupt: it is not known what was leased
                 raise

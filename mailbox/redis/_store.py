@@ -23,7 +23,7 @@ from loopwarden.clock import SystemClock
 from loopwarden.errors import InvalidParameterError, MailboxConnectionError
 from loopwarden.mailbox._waiters import Waiters
 from loopwarden.mailbox.redis._link import is_lost
-from loopwarden.mailbox.redis._notifier import Notifier
+from loopwarden.mailbox.redis._notifier import BEAT_SECONDS, Notifier
 from loopwarden.mailbox.redis._scripts import MAILBOXES, PREFIX, SCRIPTS, dead_of
 
 if TYPE_CHECKING:
@@ -42,6 +42,8 @@ PATIENCE_SECONDS = 5.0
 #: Seconds before the second try, at the most; the first one is made at once, because the server may have closed what
 #: was free for long.
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
+#: Seconds without a sign of life after which a process is dead; as in `common.lua`.
+DEAD_SECONDS = 15.0
 #: The oldest version of Redis that has all commands.
 OLDEST = [6, 2]
 #: What replicas confirm, if they are to, and for how long they are waited for.
@@ -102,6 +104,11 @@ class RedisStore:
         self._bases: dict[str, int] = {}  # the mailboxes that are open, and how often
         self._members: set[str] = set()  # those that this process takes part in
         self.senders: deque[Sender] = deque()
+        # What may be done with mailboxes, as far as it is known here, and who is told when that changes.
+        self._states: dict[str, str] = {}
+        self._listeners: dict[str, list[Callable[[bool], object]]] = {}
+        # Processes that may be dead, by mailbox: the last sign of life that was seen, and since when it is the last.
+        self._suspects: dict[tuple[str, str], tuple[int, float]] = {}
         # Receives whose answer was lost: what they have leased is put back as soon as the server is there again.
         self._lost: deque[tuple[str, str]] = deque()
         self._dice = clock.blocking.dice()
@@ -221,8 +228,8 @@ class RedisStore:
         mine = ((bell, waiters) for bell, waiters in self._waiters.items() if self._is_of(bell, group))
         return frozenset(bell for bell, waiters in mine if waiters.gates)
 
-    def listen(self, base: str, bell: str | None) -> Callable[[], object]:
-        """Have the notifier wait for a bell, and give signs of life; under the lock. Call what it returns without it.
+    def listen(self, base: str, bell: str | None = None) -> Callable[[], object]:
+        """Have the notifier give signs of life, and wait for a bell; under the lock. Call what it returns without it.
 
         In a simulation nobody else takes part.
         """
@@ -232,21 +239,18 @@ class RedisStore:
         notifier = self._notifiers.get(group)
         if notifier is None:
             notifier = self._notifiers[group] = Notifier(self, group, self.clock)
-        if bell is None and base in self._members:
-            return _nothing
-        self._members.add(base)
-        return notifier.wake if notifier.look_up(bell) else _nothing
+        notifier.start()
+        self._members.add(base)  # when there is a thread that gives signs of life
+        return notifier.wake if bell is not None and notifier.look_up(bell) else _nothing
 
     def rung(self, bell: str) -> bool:
-        """Wake one who waits for a bell; false if there is nobody, or it is none."""
+        """Wake one who waits for a bell; false if there is nobody."""
         with self.lock:
             waiters = self._waiters.get(bell)
-            if waiters is None:
-                return ":wake:" in bell
-            if waiters.gates:
-                waiters.wake_one()
-                return True
-        return False
+            if waiters is None or not waiters.gates:
+                return False
+            waiters.wake_one()
+            return True
 
     def wake_all(self, group: str) -> None:
         """Wake everybody, to look by themselves."""
@@ -283,7 +287,40 @@ class RedisStore:
                     self._lost.remove((base, receipt))
         if self.is_real:
             for base in bases:
-                self._on(line, "beat", base, ("", self.holder, self._about))
+                self._heard(base, self._on(line, "beat", base, ("", self.holder, self._about)).decode())
+
+    def _heard(self, base: str, state: str) -> None:
+        """Tell those who asked for it that the mailbox was paused or resumed for all."""
+        with self.lock:
+            if self._states.get(base, "") == state:
+                return
+            self._states[base] = state
+            listeners = tuple(self._listeners.get(base, ()))
+        for listener in listeners:
+            try:
+                listener(state == "paused")
+            except Exception as error:  # noqa: BLE001  the others must hear it too
+                report(logging.ERROR, "%s: a listener for pauses raised", self.shown, error=error)
+
+    def watch_pauses(self, base: str, listener: Callable[[bool], object]) -> Callable[[], None]:
+        """Have a listener called, on the notifier's thread, when a mailbox is paused or resumed."""
+        with self.lock:
+            self._listeners.setdefault(base, []).append(listener)
+
+        def unwatch() -> None:
+            with self.lock, contextlib.suppress(ValueError):
+                self._listeners[base].remove(listener)
+
+        return unwatch
+
+    def set_state(self, mailbox: str, base: str, state: str) -> None:
+        """Say what all processes may do with a mailbox."""
+        self.call(mailbox, "state", base, (state, self._group_of(base)))
+        with self.lock:
+            for what in ("bell", "room"):
+                waiters = self._waiters.get(f"{base}:{what}")
+                if waiters is not None:
+                    waiters.wake_all()
 
     def _sweep_lost_on(self, line: Line, base: str, receipt: str, cursor: str) -> Any:
         return self._on(line, "sweep", base, (self.now(), cursor, "lost", receipt))
@@ -309,12 +346,43 @@ class RedisStore:
         """Have the notifier put back what a receive may have leased, with its next sign of life."""
         self._lost.append((base, receipt))
 
+    def dead_among(self, base: str, silent: Sequence[Any], now: int) -> tuple[list[str], float | None]:
+        """Return the processes that are dead, and the seconds after which to look at the others again.
+
+        By the server's time alone all would seem dead if that was set forward. So a process is dead if it has been
+        silent for long enough by that time, and this one has seen no sign of life for longer than one takes to come.
+
+        Args:
+            base: The mailbox.
+            silent: Processes that are overdue with a sign of life, each with the time of its last.
+            now: The server's time.
+        """
+        mine = self.clock.monotonic()
+        dead: list[str] = []
+        again: float | None = None
+        for index in range(0, len(silent), 2):
+            member, seen = silent[index].decode(), int(silent[index + 1])
+            if member == self.holder:
+                continue
+            with self.lock:
+                known = self._suspects.get((base, member))
+                if known is None or known[0] != seen:
+                    known = self._suspects[base, member] = seen, mine
+            wait = max((seen - now) / 1000 + DEAD_SECONDS, known[1] - mine + BEAT_SECONDS)
+            if wait <= 0:
+                dead.append(member)
+            else:
+                again = wait if again is None else min(again, wait)
+        return dead, again
+
     def end_leases_of(self, mailbox: str, base: str, member: str) -> None:
         """Let what a process that died had in hand be received again."""
         count = sum(
             self._sweep(partial(self._sweep_on, mailbox, each, "dead", member)) for each in (base, dead_of(base))
         )
         self.call(mailbox, "leave", base, (member, "1"))
+        with self.lock:
+            self._suspects.pop((base, member), None)
         if count:
             messages = "1 message" if count == 1 else f"{count} messages"
             text = "%s: a process has died, and %s that it had in hand can be received again"
@@ -396,10 +464,11 @@ class RedisStore:
             elif not self._bases:
                 self._notifiers.clear()
             waking = [notifier for notifier in ending if notifier.end()]
+        is_there = True
         for notifier in waking:
-            notifier.wake()
+            is_there = notifier.wake() and is_there
         try:
-            if was_member and self.is_real:
+            if was_member and self.is_real and is_there:  # one that is away is not asked again, which takes time
                 self._leave_server(base)
         finally:
             with _stores_lock:
@@ -435,8 +504,7 @@ def _version() -> str:
 
 def _plain(error: Exception) -> str:
     """Describe what redis-py raised in one line; it names hosts, and no passwords."""
-    text = " ".join(str(error).split())
-    return text if isinstance(error, ResponseError) and text else text or describe(error)
+    return " ".join(str(error).split()) or describe(error)
 
 
 _stores_lock = SYSTEM.lock()  # guards _stores

@@ -9,7 +9,7 @@ import socket
 import subprocess
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import pytest
 import redis
@@ -111,8 +111,7 @@ class Server:
 
     def call(self, *command: str | bytes | float) -> Any:
         with self.client() as client:
-            execute: Any = client.execute_command  # pyright: ignore[reportUnknownMemberType]  it is half typed
-            return execute(*command)
+            return cast("Any", client).execute_command(*command)  # it is half typed
 
     def client(self, **options: Any) -> redis.Redis:
         return redis.Redis(port=self.port, retry=Retry(NoBackoff(), 0), socket_timeout=60, **options)

@@ -37,8 +37,9 @@ local now = tonumber(ARGV[1]) or server_time()
 local CHUNK = 1000
 -- No receive waits longer.
 local LONGEST_WAIT = 20000
--- A process that gave no sign of life for so long is dead.
+-- A process that gave no sign of life for so long is dead, as in `_store.py`; before that it is watched.
 local DEAD_AFTER = 15000
+local SILENT_AFTER = 10000
 
 local function ring(key)
   if call('LLEN', key) == 0 then

@@ -6,15 +6,17 @@ for index = 4, #ARGV, 2 do
   places[#places + 1], receipts[#receipts + 1] = ARGV[index], ARGV[index + 1]
 end
 local good, dues = delivered(places, receipts)
-local result, moved = {now}, {}
+local result, moved, places_moved = {now}, {}, {}
 for index, place in ipairs(places) do
   result[index + 1] = good[index] and 1 or 0
   if good[index] and not (only_later and tonumber(dues[index]) >= due) then
     moved[#moved + 1] = due
     moved[#moved + 1] = place
+    places_moved[#places_moved + 1] = place
   end
 end
 if #moved > 0 then
+  call('ZREM', lease, unpack(places_moved)) -- a server without memory lets a script go on that has begun with this
   call('ZADD', lease, unpack(moved))
   if not only_later then
     ring_if_earliest(due)

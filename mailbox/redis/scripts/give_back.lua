@@ -10,6 +10,7 @@ local result, any = {}, false
 for index, place in ipairs(places) do
   if good[index] then
     result[index], any = 1, true
+    call('ZREM', lease, place) -- first: a server without memory lets a script go on that has begun with this
     local count, told = held(call('HGET', hold, place))
     if not counted then
       count = count - 1
@@ -22,7 +23,6 @@ for index, place in ipairs(places) do
     else
       call('HSET', hold, place, count .. ':::' .. told)
     end
-    call('ZREM', lease, place)
     if after > 0 then
       call('ZADD', delay, now + after, place)
     else

@@ -1,21 +1,14 @@
--- Leases what is first in line. Returns {now, birth, state, next due, a dead process, letters, places, bodies, count}.
+-- Leases what is first in line. Returns {now, birth, state, next due, silent processes and when they were heard of last,
+-- letters, places, bodies, count}.
 -- ARGV: now, limit, seconds of the lease in ms, receipt, holder, max_deliveries
 local limit, lasts, receipt, holder, most = tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], ARGV[5], tonumber(ARGV[6])
 local known = call('HMGET', meta, 'birth', 'state')
 local birth, state = known[1] or '', known[2] or ''
 
-local overdue, soonest = '', -1
+-- Processes that should have given a sign of life, and when to look at the others again.
+local silent, soonest = {}, -1
 if holder ~= '' then
-  local oldest = call('ZRANGE', root .. ':members', 0, 1, 'WITHSCORES')
-  for index = 1, #oldest, 2 do
-    if oldest[index] ~= holder then
-      soonest = tonumber(oldest[index + 1]) + DEAD_AFTER
-      if soonest <= now then
-        overdue = oldest[index]
-      end
-      break
-    end
-  end
+  silent = call('ZRANGEBYSCORE', root .. ':members', '-inf', now - SILENT_AFTER, 'WITHSCORES', 'LIMIT', 0, 10)
 end
 
 local _, letters = bring_back(most)
@@ -92,13 +85,21 @@ if #places > 0 then
   elseif lasts <= LONGEST_WAIT then
     ring_if_earliest(due)
   end
-  return {now, birth, state, -1, overdue, letters, places, bodies, count}
+  return {now, birth, state, -1, silent, letters, places, bodies, count}
 end
 local next_one = next_due()
 if state == 'paused' or next_one < 0 or next_one > now then
   call('DEL', bell)
 end
-if soonest >= 0 and (next_one < 0 or soonest < next_one) then
-  next_one = soonest
+if holder ~= '' then
+  -- When the next one that is heard of now would be silent.
+  local oldest = call('ZRANGEBYSCORE', root .. ':members', '(' .. now - SILENT_AFTER, '+inf', 'WITHSCORES', 'LIMIT', 0, 2)
+  local first = oldest[1] == holder and 4 or 2
+  if oldest[first] then
+    soonest = tonumber(oldest[first]) + SILENT_AFTER
+    if next_one < 0 or soonest < next_one then
+      next_one = soonest
+    end
+  end
 end
-return {now, birth, state, next_one, overdue, letters, places, bodies, count}
+return {now, birth, state, next_one, silent, letters, places, bodies, count}

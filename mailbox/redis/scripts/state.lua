@@ -1,0 +1,17 @@
+-- Sets what all processes may do with a mailbox, and has their notifiers look at once. Returns what it was before.
+-- ARGV: now, 'paused', 'draining' or '', what the keys of notifiers begin with
+local before = call('HGET', meta, 'state') or ''
+if ARGV[2] == '' then
+  call('HDEL', meta, 'state')
+else
+  call('HSET', meta, 'state', ARGV[2])
+end
+if ARGV[2] ~= 'paused' then
+  ring(bell)
+end
+for _, member in ipairs(call('ZRANGE', root .. ':members', 0, -1)) do
+  local key = ARGV[3] .. ':wake:' .. member
+  call('RPUSH', key, '1')
+  call('EXPIRE', key, 60)
+end
+return before
