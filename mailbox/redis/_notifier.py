@@ -24,6 +24,8 @@ __all__ = ["BEAT_SECONDS", "Notifier"]
 BEAT_SECONDS = 5.0
 #: Seconds after which a server that says nothing is lost: it is asked to answer within those of a beat.
 PATIENCE = BEAT_SECONDS + 5.0
+#: Seconds for which it stays out of the server when nobody waits; a pause for all processes is heard later by as much.
+LINGER_SECONDS = 0.25
 #: Seconds between two tries to reach a server, at the most; the first are sooner.
 LONGEST_PAUSE = 5.0
 FIRST_PAUSE = 0.05
@@ -60,6 +62,7 @@ class Notifier:
         self._next_beat = -math.inf
         self._failures = 0
         self._not_before = -math.inf
+        self._unwanted_since: float | None = None
         self._unsure: set[str] = set()  # bells whose token may have been lost with a connection
 
     # Under the store's lock.
@@ -118,12 +121,12 @@ class Notifier:
             if self._is_closed:
                 return False
             now = self._clock.monotonic()
-            rests_until = max(self._next_beat, self._not_before) if self._failures else self._next_beat
             bells = self._store.awaited(self._group)
+            rests_until = self._rests_until(now, bool(bells))
             gate = None
-            if rests_until > now and (not bells or self._not_before > now):
+            if rests_until > now:
                 gate = self._gate = self._clock.blocking.gate()
-            elif bells:
+            else:
                 self._bells = bells
         if gate is not None:
             self._clock.wait(gate, rests_until - now)  # woken by who begins to wait, by the close, or by time
@@ -135,6 +138,19 @@ class Notifier:
         except Exception as error:  # noqa: BLE001  whatever it is: who waits here must look, and hears of it there
             self._fail(error)
         return True
+
+    def _rests_until(self, now: float, is_awaited: bool) -> float:
+        """Return until when to leave the server alone: after a failure; and for a moment when nobody waits.
+
+        Who has just been woken often waits again soon. It costs a call to have a notifier look up that waits in the
+        server, and nothing if it does not.
+        """
+        if is_awaited:
+            self._unwanted_since = None
+            return self._not_before
+        if self._unwanted_since is None:
+            self._unwanted_since = now
+        return max(self._not_before, min(self._unwanted_since + LINGER_SECONDS, self._next_beat))
 
     def _work(self, bells: frozenset[str]) -> None:
         try:
@@ -149,8 +165,6 @@ class Notifier:
             if self._unsure:
                 self._store.ring_again(line, self._unsure)
                 self._unsure.clear()
-            if not bells:
-                return
             left = max(0.001, self._next_beat - self._clock.monotonic())
             self._unsure.update(bells)
             with self._clock.blocking.outside():
@@ -160,7 +174,7 @@ class Notifier:
             with self._store.lock:
                 self._bells = None
         bell = "" if rung is None else rung[0].decode()
-        if bell == self.wake_key:  # perhaps because a mailbox was paused: the answers to signs of life tell
+        if rung is not None and rung[1] == b"state":  # the answers to signs of life tell what a mailbox is for now
             self._next_beat = -math.inf
         if bell not in {"", self.wake_key} and not self._store.rung(bell):
             self._store.ring_again(line, {bell})

@@ -296,6 +296,7 @@ class RedisStore:
                 return
             self._states[base] = state
             listeners = tuple(self._listeners.get(base, ()))
+            self._wake_those_of(base)
         for listener in listeners:
             try:
                 listener(state == "paused")
@@ -317,10 +318,13 @@ class RedisStore:
         """Say what all processes may do with a mailbox."""
         self.call(mailbox, "state", base, (state, self._group_of(base)))
         with self.lock:
-            for what in ("bell", "room"):
-                waiters = self._waiters.get(f"{base}:{what}")
-                if waiters is not None:
-                    waiters.wake_all()
+            self._wake_those_of(base)
+
+    def _wake_those_of(self, base: str) -> None:
+        for what in ("bell", "room"):
+            waiters = self._waiters.get(f"{base}:{what}")
+            if waiters is not None:
+                waiters.wake_all()
 
     def _sweep_lost_on(self, line: Line, base: str, receipt: str, cursor: str) -> Any:
         return self._on(line, "sweep", base, (self.now(), cursor, "lost", receipt))

@@ -9,9 +9,10 @@ end
 if ARGV[2] ~= 'paused' then
   ring(bell)
 end
+ring(base .. ':room')
 for _, member in ipairs(call('ZRANGE', root .. ':members', 0, -1)) do
   local key = ARGV[3] .. ':wake:' .. member
-  call('RPUSH', key, '1')
+  call('RPUSH', key, 'state')
   call('EXPIRE', key, 60)
 end
 return before
