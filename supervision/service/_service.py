@@ -230,10 +230,13 @@ class Service:
     def _start(self, scope: DaemonScope) -> None:
         if self.probes is not None:
             scope.spawn(self.probes.serve, name="health")
-        if isinstance(self._tree, Supervisor):
+        delegate = ShutdownDelegate(lambda seconds: self.shut_down("ShutdownRequest", seconds))
+        if isinstance(self._tree, Supervisor) and not self._tree.is_launched:
+            self._tree.use_delegate(delegate)  # before: whoever hears that the tree is up may ask for its end
             self._tree.launch()
-        with suppress(pykka.ActorDeadError):
-            self.ref.tell(ShutdownDelegate(lambda seconds: self.shut_down("ShutdownRequest", seconds)))
+        else:
+            with suppress(pykka.ActorDeadError):
+                self.ref.tell(delegate)
         if self.timeouts.stall_threshold is not None:
             watchdog = WatchdogActor([self.ref], stall_threshold=self.timeouts.stall_threshold, clock=self._clock)
             self._watchdog = scope.spawn(watchdog)

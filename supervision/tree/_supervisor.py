@@ -194,6 +194,10 @@ class Supervisor(ControlActor):
         """Have loops below that were given no time-outs themselves use these; called before the launch."""
         self._executor.timeouts = timeouts
 
+    def use_delegate(self, delegate: ShutdownDelegate) -> None:
+        """Leave the end to a service from the first request on; called before the launch."""
+        self._delegate = delegate
+
     def pause_at_start(self) -> None:
         """Let no loop below take messages until a `ResumeRequest`; called before the launch."""
         self._executor.pause.turn_off()

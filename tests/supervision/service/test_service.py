@@ -27,7 +27,7 @@ from loopwarden.mailbox import InMemoryMailbox, Message
 from loopwarden.supervision import ExitCode, Service, ShutdownReport, SupervisorRef
 from loopwarden.supervision.service._report import REPORT_GRACE, exit_code_of, reports_of
 from loopwarden.supervision.tree._drain import STOP_GRACE
-from loopwarden.testing import FakeClock, Hold, ProbeLoop
+from loopwarden.testing import FakeClock, Hold, ProbeLoop, Simulation, interleavings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -276,6 +276,19 @@ def test_service_begins_the_one_budget_for_all_at_a_shutdown_request_to_the_tree
         assert (report.budget, report.exit_code, report.reason) == (7.0, ExitCode.OK, "ShutdownRequest")
         assert [name for name, _ in phases(report)] == ["not ready", "drain", "offload", "loops", "close"]
         assert rendered.wait(0) == "released"
+
+
+@interleavings(60, strategy="pct")  # it takes one long interruption of the service
+def test_service_is_asked_by_a_shutdown_request_however_early(simulation: Simulation) -> None:
+    tree = Supervisor("tree", children=[ChildSpec(id="loop", start=ProbeLoop)])
+    service = Service(tree, signals=(), stall_threshold=None)
+    returned = in_background(service.run)
+    tree.ready.wait_ready(60)
+
+    stopped = service.ref.send(ShutdownRequest(timeout=7.0))
+
+    assert returned.wait(60).reason == "ShutdownRequest"
+    assert stopped.wait(60).clean_shutdown
 
 
 def test_service_ends_in_time_while_the_first_factory_is_held(clock: FakeClock) -> None:
