@@ -1,4 +1,4 @@
-"""Through any storm of kills each message has one effect, is a dead letter, or is still there, on both back ends."""
+"""Through any storm of kills each message has one effect, is a dead letter, or is still there, on all back ends."""
 
 from __future__ import annotations
 
@@ -9,19 +9,32 @@ from pathlib import Path
 
 import pytest
 from chaos_books import Batch, Figures, Note, count_sent, find_doubles, judge
+from redis_servers import KINDS, need
 from soak_books import Stock
 
-pytestmark = pytest.mark.prove
-
 CHAOS = Path(__file__).resolve().parent.parent.parent / "scripts" / "chaos.py"
-#: Messages and kills of a storm, unless CHAOS_MESSAGES and CHAOS_KILLS say otherwise.
-SIZES = {"sqlite": (10_000, 80), "memory": (100_000, 700)}
+#: Messages and kills of a storm at least, and the seconds of one on a server, unless CHAOS_MESSAGES, CHAOS_KILLS and
+#: CHAOS_SECONDS say otherwise. There the server is killed too.
+SIZES = {
+    "sqlite": (10_000, 80, 0),
+    "memory": (100_000, 700, 0),
+    "valkey": (20_000, 150, 60),
+    "redis": (20_000, 150, 60),
+}
 
 
-@pytest.mark.parametrize("back_end", SIZES)
-def test_storm_of_kills_loses_and_doubles_no_message(back_end: str) -> None:
-    messages, kills = SIZES[back_end]
-    environment = {"CHAOS_MESSAGES": str(messages), "CHAOS_KILLS": str(kills), **os.environ}
+@pytest.mark.parametrize(
+    ("back_end", "messages", "kills", "seconds"),
+    [
+        *(pytest.param(name, *size, marks=pytest.mark.prove, id=name) for name, size in SIZES.items()),
+        pytest.param("valkey", 1_000, 8, 6, id="valkey-short"),
+    ],
+)
+def test_storm_of_kills_loses_and_doubles_no_message(back_end: str, messages: int, kills: int, seconds: int) -> None:
+    if back_end in KINDS:
+        need(back_end)
+    sizes = {"CHAOS_MESSAGES": str(messages), "CHAOS_KILLS": str(kills), "CHAOS_SECONDS": str(seconds)}
+    environment = {**sizes, **os.environ}
 
     ended = subprocess.run(
         [sys.executable, str(CHAOS), back_end], capture_output=True, text=True, check=False, env=environment

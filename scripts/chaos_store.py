@@ -1,4 +1,4 @@
-"""Producers and consumers as real processes that share a file, killed, stopped and ended at any moment."""
+"""Producers and consumers as real processes that share a store, killed, stopped and ended at any moment."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import multiprocessing
 import os
 import random
 import signal
-import sqlite3
 import sys
 import time
 from collections import Counter
@@ -19,21 +18,23 @@ from typing import TYPE_CHECKING, Any, final
 from chaos_books import Batch, Figures, Note, count_sent, judge, kind_of, tally
 from soak_books import Stock
 
-from loopwarden import ChildSpec, MailboxLoop, Supervisor, serve
-from loopwarden.mailbox import SqliteMailbox
+from loopwarden import ChildSpec, MailboxLoop, Supervisor, open_mailbox, serve
+from loopwarden._blocking import SYSTEM
+from loopwarden.clock import SYSTEM_CLOCK
+from loopwarden.errors import MailboxConnectionError
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerProcess
     from pathlib import Path
 
+    from private_server import Server
+
     from loopwarden import Message
+    from loopwarden.mailbox import Mailbox
 
-__all__ = ["run_sqlite"]
+__all__ = ["Terms", "run_store"]
 
-PRODUCERS, CONSUMERS = 2, 3
-BOX = "jobs"
-#: Seconds that a message is away after its consumer was killed; longer than a consumer ever has one in hand.
-LEASE = 8.0
+PRODUCERS = 2
 #: More than the kills that one message can meet.
 MAX_DELIVERIES = 100
 MAX_BATCH = 40
@@ -43,14 +44,50 @@ POISON = 0.002
 MAX_SIZE = 20_000
 #: What is done to a process, and how often.
 ACTS = {"SIGKILL": 6, "SIGSTOP": 1, "SIGTERM": 1}
-#: Seconds that a stopped process is stopped at most.
-LONGEST_STOP = 0.2
-#: Seconds that a signal has to end a process, and that all have to empty the file, before it counts as a hang.
+#: Seconds that a signal has to end a process, and that all have to empty the store, before it counts as a hang.
 PATIENCE = 120.0
+#: Seconds between two tries to open a mailbox whose server is being started again.
+PAUSE = 0.1
 
 #: A process is forked from one that has everything imported, so that a life costs milliseconds.
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["chaos_sqlite", "chaos_memory"])
+_context.set_forkserver_preload(["chaos_store", "chaos_memory"])
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a storm is to be, in which store."""
+
+    back_end: str
+    url: str
+    #: At least so many messages, kills and seconds.
+    messages: int
+    kills: int
+    seed: int
+    seconds: float = 0.0
+    consumers: int = 3
+    #: Loops of each consumer, and workers of each loop.
+    loops: int = 2
+    workers: int = 2
+    #: Seconds that a message is away after its consumer was killed; longer than a consumer ever has one in hand.
+    lease: float = 8.0
+    #: Seconds that a stopped process is stopped at most.
+    longest_stop: float = 0.2
+    #: How often the server is killed and started again.
+    restarts: int = 0
+
+
+def _open(url: str) -> Mailbox[str, Any]:
+    """Open the mailbox, if need be when its server is there again."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return open_mailbox(url, body=str, max_deliveries=MAX_DELIVERIES, max_size=MAX_SIZE)
+        except MailboxConnectionError:
+            if time.monotonic() > deadline:
+                raise
+            SYSTEM_CLOCK.wait(SYSTEM.gate(), PAUSE)
 
 
 def _append(path: Path) -> int:
@@ -65,12 +102,12 @@ def _quiet() -> None:
 # The processes.
 
 
-def produce(folder: Path, life: str, count: int, seed: int) -> None:
-    """Send so many messages, and write down each batch before and after it is sent."""
+def produce(folder: Path, url: str, life: str, count: int, seed: int) -> None:
+    """Send so many messages, and write down each batch before it is sent, and after it is known to be."""
     _quiet()
     dice = random.Random(seed)
     journal = _append(folder / f"sent-{life}")
-    mailbox: SqliteMailbox[str, Any] = SqliteMailbox(folder / "mail.db", BOX, body=str, max_size=MAX_SIZE)
+    mailbox = _open(url)
     sent = 0
     while sent < count:
         size = min(dice.randint(1, MAX_BATCH), count - sent)
@@ -78,19 +115,20 @@ def produce(folder: Path, life: str, count: int, seed: int) -> None:
             f"{'poison' if dice.random() < POISON else 'plain'}/{life}/{number}" for number in range(sent, sent + size)
         ]
         os.write(journal, f"{' '.join(bodies)}\n".encode())
-        mailbox.send_many(bodies, timeout=PATIENCE)
-        os.write(journal, b"sent\n")
         sent += size
+        try:
+            mailbox.send_many(bodies, timeout=PATIENCE)
+        except MailboxConnectionError:  # it may be sent, or not
+            continue
+        os.write(journal, b"sent\n")
     mailbox.close()
 
 
-def consume(folder: Path, life: str) -> None:
+def consume(folder: Path, url: str, life: str, loops: int, workers: int, lease: float) -> None:  # noqa: PLR0917  as Process takes them
     """Serve a tree of loops until a signal; each handler writes down what it has done before it returns."""
     _quiet()
     ledger = _append(folder / "ledger")
-    mailbox: SqliteMailbox[str, Any] = SqliteMailbox(
-        folder / "mail.db", BOX, body=str, max_deliveries=MAX_DELIVERIES, max_size=MAX_SIZE
-    )
+    mailbox = _open(url)
 
     def handle(message: Message[str, Any]) -> None:
         if kind_of(message.body) == "poison":
@@ -99,10 +137,13 @@ def consume(folder: Path, life: str) -> None:
             os.write(ledger, f"{life} {message.body}\n".encode())
 
     def loop() -> MailboxLoop[str]:
-        return MailboxLoop(mailbox, handle, concurrency=2, prefetch=10, visibility_timeout=LEASE, wait_time_seconds=5)
+        return MailboxLoop(
+            mailbox, handle, concurrency=workers, prefetch=10, visibility_timeout=lease, wait_time_seconds=5
+        )
 
-    tree = Supervisor("chaos", children=[ChildSpec(id=name, start=loop) for name in ("left", "right")])
-    report = serve(tree, mailboxes=[mailbox], visibility_timeout=LEASE, wait_time_seconds=5.0)
+    children = [ChildSpec(id=f"loop-{number}", start=loop) for number in range(loops)]
+    tree = Supervisor("chaos", children=children)
+    report = serve(tree, mailboxes=[mailbox], visibility_timeout=lease, wait_time_seconds=5.0)
     sys.exit(report.exit_code)
 
 
@@ -115,9 +156,10 @@ class Storm:
     """One run, until everything is sent, every process was killed often enough, and nothing is left."""
 
     folder: Path
-    messages: int
-    kills: int
+    terms: Terms
+    server: Server | None
     dice: random.Random
+    began: float = field(default_factory=time.monotonic)
     lives: int = 0
     #: How many messages producers were asked for, and each of them that is at work.
     asked: int = 0
@@ -125,6 +167,8 @@ class Storm:
     acts: Counter[str] = field(default_factory=Counter[str])
     #: Those that were killed or stopped.
     excused: set[str] = field(default_factory=set[str])
+    #: Those that are stopped now, and when they go on.
+    stopped: dict[str, float] = field(default_factory=dict[str, float])
     faults: list[str] = field(default_factory=list[str])
     producers: dict[str, ForkServerProcess] = field(default_factory=dict[str, "ForkServerProcess"])
     consumers: dict[str, ForkServerProcess] = field(default_factory=dict[str, "ForkServerProcess"])
@@ -137,6 +181,9 @@ class Storm:
                 # Not a sleep: a process that ends by itself ends it.
                 wait([each.sentinel for each in self._everybody()], timeout=self.dice.uniform(0, 0.02))
                 self._bury()
+                self._continue_stopped()
+                if self._is_restart_due():
+                    self._restart_server()
                 if self._is_kill_due():
                     self._strike()
             self._end()
@@ -147,33 +194,54 @@ class Storm:
     def _everybody(self) -> list[ForkServerProcess]:
         return [*self.producers.values(), *self.consumers.values()]
 
+    def _is_everything_ordered(self) -> bool:
+        return self.asked >= self.terms.messages and time.monotonic() - self.began >= self.terms.seconds
+
     def _is_to_go_on(self) -> bool:
-        return self.asked < self.messages or bool(self.producers) or self.acts["SIGKILL"] < self.kills
+        is_struck = self.acts["SIGKILL"] >= self.terms.kills and self.acts["restart"] >= self.terms.restarts
+        return not self._is_everything_ordered() or bool(self.producers) or not is_struck
 
     def _is_kill_due(self) -> bool:
-        """Spread the kills over the messages."""
-        if self.asked >= self.messages and not self.producers:
-            return self.acts["SIGKILL"] < self.kills
+        """Spread the kills over the messages, or over the time."""
+        if self._is_everything_ordered() and not self.producers:
+            return self.acts["SIGKILL"] < self.terms.kills
+        return self.acts["SIGKILL"] < min(self.terms.kills, self.terms.kills * self._progress() + 1)
+
+    def _is_restart_due(self) -> bool:
+        return self.acts["restart"] < min(self.terms.restarts, (self.terms.restarts + 1) * self._progress() - 1)
+
+    def _progress(self) -> float:
+        """Return which part of the storm is over."""
         ledger = self.folder / "ledger"
         done = ledger.stat().st_size / 24 if ledger.exists() else 0.0  # the length of a line, or a little less
-        return self.acts["SIGKILL"] < min(self.kills, self.kills * done / self.messages + 1)
+        passed = (time.monotonic() - self.began) / self.terms.seconds if self.terms.seconds else 1.0
+        return min(done / self.terms.messages, passed)
+
+    def _restart_server(self) -> None:
+        assert self.server is not None, "there is one to restart"
+        self.acts["restart"] += 1
+        self.server.kill()
+        self.server.start()
 
     def _fill_up(self) -> None:
-        while len(self.producers) < PRODUCERS and self.asked < self.messages:
-            count = min(self.messages - self.asked, self.dice.randint(1, 2 * max(1, self.messages // self.kills) + 200))
+        terms = self.terms
+        while len(self.producers) < PRODUCERS and not self._is_everything_ordered():
+            count = self.dice.randint(1, 2 * max(1, terms.messages // terms.kills) + 200)
+            if self.asked < terms.messages:
+                count = min(terms.messages - self.asked, count)
             self.asked += count
             name = self._name("p")
             self.orders[name] = count
             self._start(self.producers, produce, name, count, self.dice.randrange(2**32))
-        while len(self.consumers) < CONSUMERS:
-            self._start(self.consumers, consume, self._name("c"))
+        while len(self.consumers) < terms.consumers:
+            self._start(self.consumers, consume, self._name("c"), terms.loops, terms.workers, terms.lease)
 
     def _name(self, kind: str) -> str:
         self.lives += 1
         return f"{kind}{self.lives:05}"
 
-    def _start(self, group: dict[str, ForkServerProcess], act: Any, name: str, *rest: int) -> None:
-        group[name] = _context.Process(target=act, args=(self.folder, name, *rest), name=name)
+    def _start(self, group: dict[str, ForkServerProcess], act: Any, name: str, *rest: float) -> None:
+        group[name] = _context.Process(target=act, args=(self.folder, self.terms.url, name, *rest), name=name)
         group[name].start()
 
     def _bury(self) -> None:
@@ -193,6 +261,8 @@ class Storm:
         [act] = self.dice.choices(list(ACTS), weights=list(ACTS.values()))
         group = self.consumers if act == "SIGTERM" or self.dice.random() < 0.7 or not self.producers else self.producers
         name = self.dice.choice(list(group))
+        if name in self.stopped and act != "SIGKILL":
+            return
         process = group[name]
         assert process.pid is not None
         if process.exitcode is not None:
@@ -210,9 +280,7 @@ class Storm:
             case "SIGSTOP":
                 self.excused.add(name)
                 _send(process.pid, signal.SIGSTOP)
-                others = [each.sentinel for each in self._everybody() if each is not process]
-                wait(others, timeout=self.dice.uniform(0, LONGEST_STOP))
-                _send(process.pid, signal.SIGCONT)
+                self.stopped[name] = time.monotonic() + self.dice.uniform(0, self.terms.longest_stop)
             case _:
                 _send(process.pid, signal.SIGTERM)
                 process.join(PATIENCE)
@@ -223,10 +291,19 @@ class Storm:
             self.excused.add(name)
             process.kill()
 
+    def _continue_stopped(self, *, at_once: bool = False) -> None:
+        for name, until in list(self.stopped.items()):
+            if at_once or time.monotonic() >= until:
+                del self.stopped[name]
+                process = self.consumers.get(name) or self.producers.get(name)
+                if process is not None and process.pid is not None:
+                    _send(process.pid, signal.SIGCONT)
+
     def _end(self) -> None:
-        """Let the consumers empty the file, and end them politely."""
+        """Let the consumers empty the store, and end them politely."""
+        self._continue_stopped(at_once=True)
         deadline = time.monotonic() + PATIENCE
-        mailbox: SqliteMailbox[str, Any] = SqliteMailbox(self.folder / "mail.db", BOX, body=str, max_size=MAX_SIZE)
+        mailbox = _open(self.terms.url)
         while mailbox.approximate_count() and time.monotonic() < deadline:
             self._fill_up()
             wait([each.sentinel for each in self._everybody()], timeout=0.05)
@@ -253,18 +330,17 @@ def _batches(folder: Path, life: str = "*") -> list[Batch]:
     return batches
 
 
-def run_sqlite(folder: Path, messages: int, kills: int, seed: int) -> Figures:
+def run_store(folder: Path, terms: Terms, server: Server | None = None) -> Figures:
     """Run one storm; return what it came to."""
-    began = time.monotonic()
-    storm = Storm(folder, messages, kills, random.Random(seed))
+    storm = Storm(folder, terms, server, random.Random(terms.seed))
     storm.run()
-    mailbox: SqliteMailbox[str, Any] = SqliteMailbox(folder / "mail.db", BOX, body=str, max_deliveries=MAX_DELIVERIES)
+    mailbox = _open(terms.url)
     left: list[str] = []
-    while mailbox.approximate_count() and (found := mailbox.receive(max_messages=100, wait_time_seconds=LEASE)):
+    while mailbox.approximate_count() and (found := mailbox.receive(max_messages=100, wait_time_seconds=terms.lease)):
         left += [message.body for message in found]
         mailbox.acknowledge_many(found)
     leased = mailbox.approximate_count()
-    dead = [str(letter.body) for letter in mailbox.dead_letters.peek(messages + 1)]
+    dead = [str(letter.body) for letter in mailbox.dead_letters.peek(1_000_000)]
     mailbox.close()
     lines = (folder / "ledger").read_text("ascii").splitlines()
     notes = [Note(life=life, body=body) for life, body in (line.split() for line in lines)]
@@ -272,19 +348,15 @@ def run_sqlite(folder: Path, messages: int, kills: int, seed: int) -> Figures:
     sent, faults = count_sent(_batches(folder), {*completed, *left, *dead})
     stock = Stock(sent=sent, completed=completed, left=left, dead=dead, leased=leased)
     redelivered, more = judge(stock, notes, storm.excused)
-    with contextlib.closing(sqlite3.connect(folder / "mail.db")) as database:
-        state = database.execute("PRAGMA integrity_check").fetchall()
-    if state != [("ok",)]:
-        faults.append(f"the file is not sound: {state[:3]}")
     return Figures(
-        back_end="sqlite",
-        seed=seed,
+        back_end=terms.back_end,
+        seed=terms.seed,
         sent=len(sent),
         effects=len(set(completed)),
         dead=len(dead),
         left=len(left),
         redelivered=redelivered,
         kills=tally(storm.acts),
-        seconds=time.monotonic() - began,
+        seconds=time.monotonic() - storm.began,
         faults=(*storm.faults, *faults, *more),
     )
