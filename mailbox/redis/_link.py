@@ -59,7 +59,10 @@ LOST = (
 
 def is_lost(error: BaseException) -> bool:
     """Say whether it helps to try again; a password that is refused stays refused."""
-    return isinstance(error, LOST) and not isinstance(error, AuthenticationError | AuthorizationError)
+    if isinstance(error, AuthenticationError | AuthorizationError):
+        return False
+    # The last one is what ends a call that waits when the server becomes a replica.
+    return isinstance(error, (*LOST, AskError)) or str(error).startswith("UNBLOCKED")
 
 
 class Line(Protocol):
@@ -142,6 +145,26 @@ class _OwnLine:
     def close(self) -> None:
         with contextlib.suppress(RedisError, OSError):
             self._connection.disconnect()
+
+
+@final
+class _ClusterLine:
+    """A line to one server of a cluster, which has the cluster looked at again when a key has gone elsewhere."""
+
+    def __init__(self, line: Line, look_again: Callable[[], None]) -> None:
+        self._line = line
+        self._look_again = look_again
+
+    def run(self, commands: Sequence[Command]) -> list[Any]:
+        try:
+            return self._line.run(commands)
+        except (AskError, *LOST):
+            with contextlib.suppress(RedisError, OSError):
+                self._look_again()
+            raise
+
+    def close(self) -> None:
+        self._line.close()
 
 
 @final
@@ -245,7 +268,7 @@ class ClusterLink:
     def line(self, key: str, patience: float) -> Line:
         """Connect to the server that has the key now; see `Link.line`."""
         line: Line = self._follow(key, lambda link: link.line(key, patience), ())
-        return line
+        return _ClusterLine(line, self._look_again)
 
     def _follow(self, key: str, call: Callable[[NodeLink], Any], commands: Sequence[Command]) -> Any:
         for left in reversed(range(_MOVES)):

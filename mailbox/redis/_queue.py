@@ -322,11 +322,9 @@ class RedisQueue(Generic[B]):
         if not self._store.is_real:
             return ""
         try:
-            with self._store.lock:
-                wake = self._store.listen(self._root)
+            self._store.take_part(self._name, self._root)
         except RuntimeError:  # no thread for signs of life: leases end by their time only
             return ""
-        wake()
         return self._store.holder
 
     def _lease(self, limit: int, lasts: int, receipt: int, holder: str) -> Any:

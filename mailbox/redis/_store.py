@@ -196,9 +196,9 @@ class RedisStore:
         if self._replicas and script in CONFIRMED:  # on the same connection: it is asked what that has written
             confirming = [("WAIT", self._replicas, CONFIRM_MILLISECONDS)]
         try:
-            answer, *confirmed = link.run(base, [("EVALSHA", known.hash, 1, base, *arguments), *confirming])
+            answer, *confirmed = link.run(base, [("EVALSHA", known.hash, *self._keys(base), *arguments), *confirming])
         except NoScriptError:  # the server is new, was restarted, or has forgotten them
-            answer, *confirmed = link.run(base, [("EVAL", known.text, 1, base, *arguments), *confirming])
+            answer, *confirmed = link.run(base, [("EVAL", known.text, *self._keys(base), *arguments), *confirming])
         if confirmed and confirmed[0] < self._replicas:
             raise UnconfirmedError(
                 f"it is done, but only {confirmed[0]} of {self._replicas} replicas confirmed it within"
@@ -242,6 +242,20 @@ class RedisStore:
         notifier.start()
         self._members.add(base)  # when there is a thread that gives signs of life
         return notifier.wake if bell is not None and notifier.look_up(bell) else _nothing
+
+    def take_part(self, mailbox: str, base: str) -> None:
+        """Be one of the processes that share a mailbox, from before the first message is in hand.
+
+        Raises:
+            RuntimeError: if there is no thread to be had that gives signs of life.
+            MailboxConnectionError: if the server cannot be reached, or refuses.
+        """
+        with self.lock:
+            is_new = base not in self._members
+            wake = self.listen(base)
+        wake()
+        if is_new and not self.clock.blocking.is_virtual:
+            self.call(mailbox, "beat", base, (self.holder, self._about))
 
     def rung(self, bell: str) -> bool:
         """Wake one who waits for a bell; false if there is nobody."""
@@ -332,10 +346,19 @@ class RedisStore:
     def _on(self, line: Line, script: str, base: str, arguments: Sequence[Argument]) -> Any:
         known = SCRIPTS[script]
         try:
-            [answer] = line.run([("EVALSHA", known.hash, 1, base, *arguments)])
+            [answer] = line.run([("EVALSHA", known.hash, *self._keys(base), *arguments)])
         except NoScriptError:
-            [answer] = line.run([("EVAL", known.text, 1, base, *arguments)])
+            [answer] = line.run([("EVAL", known.text, *self._keys(base), *arguments)])
         return answer
+
+    def _keys(self, base: str) -> tuple[int, *tuple[str, ...]]:
+        """Return the keys of a script, with their number before them.
+
+        A cluster that moves a slot to another server does so key by key, and would let a script on either side that
+        sees but a part of a mailbox. Of two keys, one of which never exists, both sides refuse a script with TRYAGAIN
+        until the slot is moved.
+        """
+        return (2, base, f"{base}:meta") if self.link.is_cluster else (1, base)
 
     # What must be gone over message by message.
 

@@ -16,7 +16,7 @@ end
 if again then
   local last = call('HGET', base .. ':sent', sender)
   local number, place = string.match(last or '', '^(%d+):(%d+)$')
-  if number == request then
+  if number and tonumber(number) >= tonumber(request) then -- a later one: nobody waits for this any more
     return {birth, place}
   end
 end

@@ -1,0 +1,71 @@
+"""Processes that die with messages in hand, that fork, or that close."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from processes import Program
+
+from loopwarden.mailbox import RedisMailbox
+from loopwarden.mailbox.redis import _store
+from loopwarden.mailbox.redis._scripts import base_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from redis_servers import Server
+
+Jobs = RedisMailbox[Any, Any]
+
+
+@pytest.fixture
+def jobs(server: Server) -> Iterator[Jobs]:
+    jobs: Jobs = RedisMailbox(server.url, "jobs")
+    yield jobs
+    jobs.close()
+
+
+def lease_and_die(server: Server, count: int) -> None:
+    with Program("redis_holder", server.url, count) as holder:
+        assert holder.line() == f"holds {count}"
+        holder.send(signal.SIGKILL)
+        assert holder.exit_code() == -signal.SIGKILL
+
+
+def test_messages_of_a_process_that_was_killed_come_back_when_it_has_been_silent_for_long_enough(
+    server: Server, jobs: Jobs, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    jobs.send_many(range(10))
+    lease_and_die(server, 10)
+    assert jobs.receive() == []
+    members = f"{base_of('jobs')}:members"
+    [dead] = {member.decode() for member in server.call("ZRANGE", members, 0, -1)} - {jobs._store.holder}
+    server.call("ZINCRBY", members, -16_000, dead)  # as if its last sign of life had come before
+    monkeypatch.setattr(_store, "BEAT_SECONDS", 0.0)  # and this process had watched it since
+
+    found = [jobs.receive()[0] for _ in range(10)]
+
+    assert [(each.body, each.delivery_count) for each in found] == [(number, 2) for number in range(10)]
+    assert "a process has died, and 10 messages that it had in hand can be received again" in caplog.text
+    assert [member.id for member in jobs.fleet().members] == [jobs._store.holder]
+
+
+@pytest.mark.prove
+def test_messages_of_a_process_that_was_killed_come_back_within_20_seconds(server: Server, jobs: Jobs) -> None:
+    jobs.send_many(range(10))
+    lease_and_die(server, 10)  # for 300 s
+
+    found = jobs.receive(wait_time_seconds=20)
+
+    assert [(each.body, each.delivery_count) for each in found] == [(0, 2)]
+
+
+def test_forked_process_is_refused_what_it_inherited_and_its_parent_goes_on(server: Server, jobs: Jobs) -> None:
+    jobs.send_many(range(3))
+
+    with Program("redis_holder", server.url, 3, "and forks") as holder:
+        assert [holder.line(), holder.line(), holder.exit_code()] == ["holds 3", "child 0", 0]
+
+    assert [message.body for message in jobs.receive(max_messages=10)] == ["of the child"]
