@@ -1,7 +1,7 @@
 """`Mailbox`: the contract that every back end keeps.
 
 Point-to-point, at least once. Every message is either acknowledged, in the mailbox, leased to a receiver until a
-deadline, or a dead letter. The rules that `loopwarden.testing.MailboxContract` checks:
+deadline, or a dead letter. The rules, which `loopwarden.testing.contracts.MailboxContract` checks:
 
 - Order: visible messages are received in the order in which they were sent. A message that returns, because it was
   given back or because its lease has ended, has its old place.

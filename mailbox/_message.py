@@ -25,7 +25,7 @@ _NO_HEADERS: Mapping[str, str] = {}
 
 
 class Record(Protocol):
-    """What a back end knows of a message."""
+    """What a back end knows of a message; any object but a tuple, which is taken for a message without headers."""
 
     @property
     def id(self) -> str: ...
