@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from loopwarden._lazy import lazy
+from loopwarden.mailbox._codec import Codec
 from loopwarden.mailbox._contract import (
     Capabilities,
     DeadLetters,
@@ -18,11 +19,26 @@ from loopwarden.mailbox._contract import (
     SupportsWaitedUntil,
     SupportsWaitVisible,
 )
-from loopwarden.mailbox._dead_letter import DeadLetter, DeadLetterNotice
+from loopwarden.mailbox._dead_letter import DeadLetter, DeadLetterNotice, paced
 from loopwarden.mailbox._lease import LeaseExtender
 from loopwarden.mailbox._message import Message, Record, Settler
 from loopwarden.mailbox._open import list_mailboxes, open_mailbox
 from loopwarden.mailbox._token import Token
+from loopwarden.mailbox._validation import (
+    check_bodies,
+    check_dedup_id,
+    check_headers,
+    check_id,
+    check_ids,
+    check_limit,
+    check_limits,
+    check_messages,
+    check_new_name,
+    check_receive,
+    check_reply_to,
+    check_seconds,
+    check_token,
+)
 from loopwarden.mailbox.memory._mailbox import InMemoryMailbox
 from loopwarden.mailbox.sqlite._mailbox import SqliteMailbox
 
@@ -57,6 +73,22 @@ __all__ = [
     "SqliteMailbox",
     "list_mailboxes",
     "open_mailbox",
+    # For a back end of one's own: bodies, the rate of a redrive, and the arguments of every call
+    "Codec",
+    "paced",
+    "check_bodies",
+    "check_dedup_id",
+    "check_headers",
+    "check_id",
+    "check_ids",
+    "check_limit",
+    "check_limits",
+    "check_messages",
+    "check_new_name",
+    "check_receive",
+    "check_reply_to",
+    "check_seconds",
+    "check_token",
     # Mailboxes that processes of many machines share
     "Fleet",
     "FleetMember",

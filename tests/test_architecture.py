@@ -127,7 +127,6 @@ BORROWED = {
         "mailbox._validation.MAX_WORKERS": "one limit of threads, for loops and for pools",
         "mailbox._validation.check_loop": "the options of a loop have the ranges of a receive",
         "mailbox._validation.check_run": "as check_loop",
-        "mailbox._validation.check_seconds": "as check_loop",
         "mailbox.memory._mailbox.make_message": "`process` handles a body that was never in a mailbox",
     },
     "supervision": {

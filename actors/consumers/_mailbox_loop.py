@@ -21,9 +21,9 @@ from loopwarden.actors.consumers._worker_group import WorkerGroup
 from loopwarden.actors.loop._protocols import LoopTimeouts
 from loopwarden.actors.loop._work_budget import WorkBudget, check_budget
 from loopwarden.clock import Clock, resolve_clock
-from loopwarden.mailbox import SupportsDeadLetterWatch, SupportsPauseWatch
+from loopwarden.mailbox import SupportsDeadLetterWatch, SupportsPauseWatch, check_seconds
 from loopwarden.mailbox._renewer import renewer_of
-from loopwarden.mailbox._validation import check_loop, check_run, check_seconds
+from loopwarden.mailbox._validation import check_loop, check_run
 from loopwarden.mailbox.memory._mailbox import make_message
 
 if TYPE_CHECKING:
