@@ -55,8 +55,8 @@ check: $(VENV)/.lint $(VENV)/.types
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 
-bench: $(VENV)/.source
-	@missed=0; for part in control_plane mailbox supervision shutdown session simulation; do \
+bench: $(VENV)/.test
+	@missed=0; for part in control_plane mailbox servers supervision shutdown session simulation; do \
 	    $(BIN)/python benchmarks/$$part.py || missed=1; done; exit $$missed
 
 soak: $(VENV)/.source

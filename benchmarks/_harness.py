@@ -52,10 +52,13 @@ class Report:
         """Print a figure that must not be more than ``at_most``."""
         self._verdict(what, value, f"≤ {at_most:g}", ok=value <= at_most)
 
-    def faster(self, what: str, ours: Callable[[], object], theirs: Callable[[], object], at_least: float) -> None:
-        """Compare two jobs; ours must be at least that many times as fast."""
+    def faster(
+        self, what: str, ours: Callable[[], object], theirs: Callable[[], object], at_least: float
+    ) -> tuple[float, float]:
+        """Compare two jobs; ours must be at least that many times as fast. Return their medians."""
         ours_took, theirs_took = interleaved(ours, theirs)
         self._verdict(what, theirs_took / ours_took, f"≥ {at_least:g}x", ok=theirs_took / ours_took >= at_least)
+        return ours_took, theirs_took
 
     def share(self, what: str, ours: Callable[[], object], theirs: Callable[[], object], at_most: float) -> None:
         """Compare two jobs; ours must take at most that share of their time."""
