@@ -5,6 +5,7 @@ Exits with 1 if a ratio is missed. Figures move with the machine; ratios in one 
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import statistics
 import subprocess
@@ -15,7 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from _harness import Report, pin_to_one_core
+from _harness import Report
+from _server import KINDS, Server, pin_apart, program
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,22 +57,34 @@ def medians(sides: dict[str, Side]) -> dict[str, float]:
 def main() -> None:
     """Print everything."""
     report = Report()
-    print(f"shutdown, {pin_to_one_core()}")
-    with tempfile.TemporaryDirectory() as folder:
+    pinned, cores = pin_apart()
+    print(f"shutdown, {pinned}")
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
         loops = partial(time_to_end, "_idle_loops.py")
-        took = medians(
-            {
-                "a bare thread": partial(time_to_end, "_idle_thread.py"),
-                "a loop": partial(loops, "memory://jobs", "1"),
-                "a loop on SQLite": partial(loops, f"sqlite:///{folder}/bench.db#jobs", "1"),
-                f"{MANY} loops": partial(loops, "memory://jobs", str(MANY)),
-            }
-        )
+        sides: dict[str, Side] = {
+            "a bare thread": partial(time_to_end, "_idle_thread.py"),
+            "a loop": partial(loops, "memory://jobs", "1"),
+            "a loop on SQLite": partial(loops, f"sqlite:///{folder}/bench.db#jobs", "1"),
+            f"{MANY} loops": partial(loops, "memory://jobs", str(MANY)),
+        }
+        for kind in KINDS:
+            path = program(kind)
+            if path is not None:
+                server = stack.enter_context(Server(path, cores))
+                sides[f"a loop on {kind}"] = partial(loops, f"{server.url}#jobs", "1")
+        took = medians(sides)
     for name, seconds in took.items():
         report.figure(f"SIGTERM to the end of the process: {name}", f"{seconds * 1e3:.1f} ms")
     bare = took["a bare thread"]
     report.limit("a loop in a 20 s poll, in bare threads", took["a loop"] / bare, at_most=3)
     report.limit(f"{MANY} loops in a 20 s poll, in bare threads", took[f"{MANY} loops"] / bare, at_most=10)
+    for kind in KINDS:
+        side = f"a loop on {kind}"
+        if side in took:
+            report.limit(f"{side} in a 20 s poll, in those in memory", took[side] / took["a loop"], at_most=1.3)
+        else:
+            report.figure(side, "not here")
     report.exit()
 
 
