@@ -108,7 +108,7 @@ class RedisDeadLetters(Generic[T]):
         rows: list[Row] = []
         for index in range(0, len(found), 3):
             place, raw, about = found[index : index + 3]
-            row = Row(int(place), "", raw, about=about_of(about))
+            row = Row(place.decode(), "", raw, about=about_of(about))
             row.id = str((row.about or {}).get("id", ""))
             rows.append(row)
         return rows

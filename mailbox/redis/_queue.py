@@ -21,7 +21,7 @@ from loopwarden.mailbox._validation import check_receive, check_seconds, check_t
 from loopwarden.mailbox.redis._store import PATIENCE_SECONDS, RECHECK, LostConnectionError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 
     from loopwarden._blocking import Gate
     from loopwarden.clock import Clock
@@ -65,7 +65,7 @@ class Row:
 
     __slots__ = ("about", "body", "headers", "id", "is_garbled", "place", "raw", "reply_to", "sent_at")
 
-    def __init__(self, place: int, message_id: str, raw: bytes, about: dict[str, Any] | None = None) -> None:
+    def __init__(self, place: str, message_id: str, raw: bytes, about: dict[str, Any] | None = None) -> None:
         self.place = place
         self.id = message_id
         self.raw = raw
@@ -362,9 +362,9 @@ class RedisQueue(Generic[B]):
         messages: list[Message[B, Any]] = []
         unreadable: list[tuple[Message[B, Any], str, Exception]] = []
         abouts = self._abouts(places) if self._letters and places else None
-        for index, place in enumerate(places):
-            number = int(place)
-            row = Row(number, f"{birth}-{number}", bodies[index] or b"")
+        for index, (each, raw) in enumerate(zip(places, bodies, strict=True)):
+            place = each.decode()
+            row = Row(place, f"{birth}-{place}", raw or b"")
             failure: tuple[str, Exception] | None = None
             body: Any = None
             if abouts is not None:
@@ -410,8 +410,7 @@ class RedisQueue(Generic[B]):
 
     def acknowledge_many(self, messages: list[Message[B, Any]]) -> list[Message[B, Any]]:
         """Acknowledge all in one step; return those whose delivery was over."""
-        held = [each for each in messages if self._is_here(each) and not each.is_finalized and not each.is_fenced]
-        held = list({id(each): each for each in held}.values())
+        held = list({id(each): each for each in messages if self._may_settle(each)}.values())
         done: set[int] = set()
         for chunk in _chunks(held):
             answer = self._acknowledge(chunk)
@@ -419,6 +418,8 @@ class RedisQueue(Generic[B]):
                 if is_done:
                     message.is_finalized = True
                     done.add(id(message))
+        if len(done) == len(messages):
+            return []
         refused: list[Message[B, Any]] = []
         for message in messages:  # one that is given twice is over the second time
             if id(message) in done:
@@ -428,10 +429,7 @@ class RedisQueue(Generic[B]):
         return refused
 
     def _acknowledge(self, messages: Sequence[Message[B, Any]]) -> list[int]:
-        arguments: list[Argument] = []
-        for message in messages:
-            arguments += (*_key(message), _due(message))
-        answer: list[int] = self.call("acknowledge", "", "1" if self._letters else "", *arguments)
+        answer: list[int] = self.call("acknowledge", "", "1" if self._letters else "", *_deliveries(messages))
         self._wake_room()
         return answer
 
@@ -470,9 +468,6 @@ class RedisQueue(Generic[B]):
     def _give_back(
         self, messages: Sequence[Message[B, Any]], seconds: float, *, counted: bool, error: str | None = None
     ) -> list[int]:
-        arguments: list[Argument] = []
-        for message in messages:
-            arguments += (*_key(message), _due(message))
         told = "" if error is None else writable(error)
         with self.waking(is_visible=not seconds) as rings:
             return cast(
@@ -485,7 +480,7 @@ class RedisQueue(Generic[B]):
                     told,
                     "" if error is None else "1",
                     rings,
-                    *arguments,
+                    *_deliveries(messages),
                 ),
             )
 
@@ -509,7 +504,7 @@ class RedisQueue(Generic[B]):
         """Do what `Message.extend_visibility` says."""
         self._check_fence(message)
         lasts = _milliseconds(timeout)
-        now, is_good = self.call("extend", lasts, "", *_key(message))
+        now, is_good = self.call("extend", lasts, "", *_deliveries((message,)))
         if not is_good:
             raise self._over(message)
         message.due = now + lasts
@@ -517,11 +512,10 @@ class RedisQueue(Generic[B]):
     def extend_many(self, messages: list[Message[B, Any]], timeout: float) -> list[Message[B, Any]]:
         """Do what `SupportsExtendMany.extend_many` says; a thousand with each call."""
         lasts = _milliseconds(timeout)
-        held = [each for each in messages if self._is_here(each) and not each.is_finalized and not each.is_fenced]
+        held = [each for each in messages if self._may_settle(each)]
         good: set[int] = set()
         for chunk in _chunks(held):
-            arguments = [part for message in chunk for part in _key(message)]
-            now, *answer = self.call("extend", lasts, "1", *arguments)
+            now, *answer = self.call("extend", lasts, "1", *_deliveries(chunk))
             for message, is_good in zip(chunk, answer, strict=True):
                 if is_good:
                     good.add(id(message))
@@ -556,19 +550,35 @@ class RedisQueue(Generic[B]):
     def _over(self, message: Message[B, Any]) -> ReceiptHandleExpiredError:
         return ReceiptHandleExpiredError(self._name, message.id, message.receipt_handle)
 
-    def _is_here(self, message: Message[B, Any]) -> bool:
-        """Say whether it was received from this mailbox, by whichever object: elsewhere its numbers mean nothing."""
-        settler = message.settler
-        return settler is self or (isinstance(settler, RedisQueue) and settler.place == self.place)
+    def _may_settle(self, message: Message[B, Any]) -> bool:
+        """Say whether it was received from this mailbox, by whichever object, and is not over as far as it knows."""
+        settler = message.settler  # of another mailbox its numbers mean nothing here
+        if settler is not self and not (isinstance(settler, RedisQueue) and settler.place == self.place):
+            return False
+        return not message.is_finalized and not message.is_fenced
 
 
-def _key(message: Message[Any, Any]) -> tuple[int, str]:
+def _key(message: Message[Any, Any]) -> tuple[str, str]:
     """Return the place of a message, and what its hold begins with while this is its delivery."""
     return cast("Row", message.record).place, f"{message.delivery_count}:{message.receipt}:"
 
 
 def _due(message: Message[Any, Any]) -> int:
     return round(message.due)
+
+
+def _deliveries(messages: Iterable[Message[Any, Any]]) -> list[Argument]:
+    """Return what tells a script which deliveries are meant: what they have in common is said once, as mostly all."""
+    arguments: list[Argument] = []
+    receipt, due, places = -1, 0.0, 0
+    for message in messages:
+        if message.receipt != receipt or message.due != due:
+            receipt, due = message.receipt, message.due
+            places = len(arguments) + 3
+            arguments += (f"{message.delivery_count}:{receipt}:", round(due), 0)
+        arguments.append(cast("Row", message.record).place)
+        arguments[places - 1] = len(arguments) - places
+    return arguments
 
 
 def _until(now: int, due: int) -> float | None:

@@ -1,10 +1,7 @@
 -- Deletes messages whose delivery is not over. Returns for each 1, or 0 if it was over.
--- ARGV: now, again, letters, then place, receipt and due of each
+-- ARGV: now, again, letters, then deliveries
 local again, letters = ARGV[2] == '1', ARGV[3] == '1'
-local places, receipts = {}, {}
-for index = 4, #ARGV, 3 do
-  places[#places + 1], receipts[#receipts + 1] = ARGV[index], ARGV[index + 1]
-end
+local places, receipts, dues = meant(4)
 local good = delivered(places, receipts)
 local gone, result = {}, {}
 for index, place in ipairs(places) do
@@ -12,8 +9,7 @@ for index, place in ipairs(places) do
     gone[#gone + 1] = place
     result[index] = 1
   else
-    local due = tonumber(ARGV[6 + 3 * (index - 1)])
-    result[index] = again and now < due and call('HEXISTS', body, place) == 0 and 1 or 0
+    result[index] = again and now < dues[index] and call('HEXISTS', body, place) == 0 and 1 or 0
   end
 end
 if #gone > 0 then

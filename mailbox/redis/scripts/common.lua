@@ -148,15 +148,33 @@ local function ring_if_earliest(due)
   end
 end
 
--- Says for each place whether its delivery is not over, and when its lease ends. A script that settles takes `again` if
--- the answer to the very same call was lost: a message that is settled, although its lease cannot have ended yet, was
--- settled by that call.
+-- Reads which deliveries are meant, from one argument on: what their hold begins with, when their lease ends as far as
+-- the caller knows, how many these are, and their places; then the next ones that have all that in common.
+local function meant(at)
+  local places, receipts, dues, count, last = {}, {}, {}, 0, #ARGV
+  while at <= last do
+    local receipt, due, most = ARGV[at], tonumber(ARGV[at + 1]), at + 2 + ARGV[at + 2]
+    for index = at + 3, most do
+      count = count + 1
+      places[count], receipts[count], dues[count] = ARGV[index], receipt, due
+    end
+    at = most + 1
+  end
+  return places, receipts, dues
+end
+
+-- Says for each place whether its delivery is not over. A script that settles takes `again` if the answer to the very
+-- same call was lost: a message that is settled, although its lease cannot have ended yet, was settled by that call.
 local function delivered(places, receipts)
-  local holds, dues = call('HMGET', hold, unpack(places)), call('ZMSCORE', lease, unpack(places))
+  local holds = call('HMGET', hold, unpack(places))
+  -- What has a receipt is leased, and no lease has ended before the first one has.
+  local first = tonumber(call('ZRANGE', lease, 0, 0, 'WITHSCORES')[2])
+  local dues = not (first and first > now) and call('ZMSCORE', lease, unpack(places))
   local good = {}
   for index, receipt in ipairs(receipts) do
-    local text, due = holds[index], dues[index]
-    good[index] = text and due and tonumber(due) > now and string.sub(text, 1, #receipt) == receipt
+    local text = holds[index]
+    good[index] = text and string.sub(text, 1, #receipt) == receipt
+      and (not dues or (dues[index] and tonumber(dues[index]) > now))
   end
-  return good, dues
+  return good
 end

@@ -1,11 +1,8 @@
 -- Moves the end of leases that are not over. Returns {now, then for each 1, or 0 if it was over}.
--- ARGV: now, ms from now, only later ones, then place and receipt of each
+-- ARGV: now, ms from now, only later ones, then deliveries
 local due, only_later = now + tonumber(ARGV[2]), ARGV[3] == '1'
-local places, receipts = {}, {}
-for index = 4, #ARGV, 2 do
-  places[#places + 1], receipts[#receipts + 1] = ARGV[index], ARGV[index + 1]
-end
-local good, dues = delivered(places, receipts)
+local places, receipts = meant(4)
+local good, dues = delivered(places, receipts), only_later and call('ZMSCORE', lease, unpack(places))
 local result, moved, places_moved = {now}, {}, {}
 for index, place in ipairs(places) do
   result[index + 1] = good[index] and 1 or 0

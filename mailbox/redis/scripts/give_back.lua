@@ -1,10 +1,7 @@
 -- Gives messages back whose delivery is not over. Returns for each 1, or 0 if it was over.
--- ARGV: now, again, counted, delay, error, has an error, rings, then place, receipt and due of each
+-- ARGV: now, again, counted, delay, error, has an error, rings, then deliveries
 local again, counted, after, err, has_error = ARGV[2] == '1', ARGV[3] == '1', tonumber(ARGV[4]), ARGV[5], ARGV[6] == '1'
-local places, receipts = {}, {}
-for index = 8, #ARGV, 3 do
-  places[#places + 1], receipts[#receipts + 1] = ARGV[index], ARGV[index + 1]
-end
+local places, receipts, dues = meant(8)
 local good = delivered(places, receipts)
 local result, any = {}, false
 for index, place in ipairs(places) do
@@ -29,8 +26,7 @@ for index, place in ipairs(places) do
       call('ZADD', back, place, place)
     end
   else
-    local due = tonumber(ARGV[10 + 3 * (index - 1)])
-    result[index] = again and now < due and string.sub(call('HGET', hold, place) or '', 1, #receipts[index]) ~= receipts[index] and 1 or 0
+    result[index] = again and now < dues[index] and string.sub(call('HGET', hold, place) or '', 1, #receipts[index]) ~= receipts[index] and 1 or 0
   end
 end
 if any then

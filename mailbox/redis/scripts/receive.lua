@@ -72,7 +72,9 @@ if #places > 0 then
   local holds, leases = {}, {}
   for index, place in ipairs(places) do
     holds[2 * index - 1], holds[2 * index] = place, text
-    leases[2 * index - 1], leases[2 * index] = due, place
+  end
+  for index = #places, 1, -1 do -- a short set is a list, which is gone through up to what comes next
+    leases[#leases + 1], leases[#leases + 2] = due, places[index]
   end
   call('HSET', hold, unpack(holds))
   call('ZADD', lease, unpack(leases))
