@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast, final
 
 from redis import ConnectionPool, RedisCluster
@@ -39,6 +40,11 @@ if TYPE_CHECKING:
 __all__ = ["LOST", "ClusterLink", "Command", "Line", "Link", "NodeLink", "is_lost", "link_to"]
 
 Command: TypeAlias = "Sequence[str | bytes | int | float]"
+
+# What redis-py itself writes commands with, where it is installed.
+_pack: Callable[[tuple[Any, ...]], bytes] | None = None
+with contextlib.suppress(ImportError):
+    _pack = cast("Any", import_module("hiredis")).pack_command
 
 #: Seconds that a server may take to accept a connection, or to answer a call that does not wait.
 ANSWER_SECONDS = 5.0
@@ -112,6 +118,13 @@ class _Connection(Protocol):
     def disconnect(self) -> None: ...
 
 
+def _packed(connection: _Connection, commands: Sequence[Command]) -> Any:
+    """Write commands as the server reads them, with nothing in between: redis-py looks at each argument before."""
+    if _pack is None:
+        return connection.pack_commands(commands)
+    return [b"".join([_pack(tuple(each)) for each in commands])]
+
+
 def _exchange(connection: _Connection, commands: Sequence[Command]) -> list[Any]:
     """Send commands and read what they are answered.
 
@@ -119,7 +132,7 @@ def _exchange(connection: _Connection, commands: Sequence[Command]) -> list[Any]
         ResponseError: the first of them that is one, when all answers are read: the connection is good.
         BaseException: anything else leaves a connection that is not.
     """
-    connection.send_packed_command(connection.pack_commands(commands), False)  # noqa: FBT003  as above
+    connection.send_packed_command(_packed(connection, commands), False)  # noqa: FBT003  as above
     answers: list[Any] = []
     refused: ResponseError | None = None
     for _ in commands:
