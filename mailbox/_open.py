@@ -14,7 +14,7 @@ from loopwarden._forks import at_fork
 from loopwarden._log import describe
 from loopwarden.clock import SYSTEM_CLOCK, current_clock
 from loopwarden.errors import InvalidParameterError, MailboxConnectionError
-from loopwarden.mailbox._validation import check_new_name
+from loopwarden.mailbox._validation import check_new_name, hide_password
 from loopwarden.mailbox.memory._mailbox import InMemoryMailbox
 from loopwarden.mailbox.sqlite._mailbox import SqliteMailbox
 from loopwarden.mailbox.sqlite._store import is_missing, read_names
@@ -33,8 +33,6 @@ _Opened: TypeAlias = tuple[InMemoryMailbox[Any, Any], dict[str, Any]]
 #: What is open, by name. Each clock of a test has names of its own, which go with it: they are kept at the clock.
 _in_memory: dict[str, _Opened] = {}
 _AT_CLOCK = "_mailboxes_in_memory"
-#: A user and a password before a host.
-_PASSWORD = re.compile(r"(//[^:/?#]*):[^/?#]*@")
 _SLASHES = "three slashes are relative to the current folder, four are absolute"
 _FORMS = (
     "like memory://jobs, redis://host/0#jobs, sqlite:///mail.db#jobs or sqlite:////var/lib/app/mail.db#jobs"
@@ -110,7 +108,7 @@ def open_mailbox(
 
 
 def _check_name_in(url: str, parts: SplitResult, name: str) -> None:
-    shown = _PASSWORD.sub(r"\1:***@", url)  # errors are logged
+    shown = hide_password(url)  # errors are logged
     if not name:
         expected = f"a URL with a mailbox's name at its end: {shown.rstrip('#')}#jobs"
         raise InvalidParameterError(shown, "url", shown, expected)
@@ -168,7 +166,11 @@ def list_mailboxes(url: str) -> list[str]:
 def _split(url: str) -> SplitResult:
     if type(url) is not str:
         raise InvalidParameterError(describe(url), "url", url, f"a string, {_FORMS}")
-    return urlsplit(url)
+    try:
+        return urlsplit(url)
+    except ValueError:  # its text may have a part of a password
+        shown = hide_password(url)
+        raise InvalidParameterError(shown, "url", shown, _FORMS) from None
 
 
 def _path_in(url: str, parts: SplitResult) -> Path:
@@ -177,7 +179,7 @@ def _path_in(url: str, parts: SplitResult) -> Path:
     path = unquote(parts.path[1:])
     if parts.scheme == "sqlite" and rest.startswith("///") and path.strip("/") and not parts.query:
         return Path(path)
-    shown = _PASSWORD.sub(r"\1:***@", url)  # errors are logged
+    shown = hide_password(url)  # errors are logged
     raise InvalidParameterError(shown, "url", shown, _FORMS)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -36,9 +37,12 @@ __all__ = [
     "check_seconds",
     "check_text",
     "check_token",
+    "hide_password",
     "refuse_letter",
 ]
 
+_SCHEME = re.compile(r"[A-Za-z+]*:?/*")
+_QUERY = re.compile(r"\?[^#]*")
 #: Seconds that a poll may wait, as in SQS.
 MAX_WAIT = 20
 #: Seconds in which a second message with the same dedup id is not sent, as in SQS.
@@ -218,3 +222,14 @@ def refuse_letter(mailbox: str, message_id: str) -> InvalidParameterError:
     """Return the error for a dead letter that is to become one."""
     expected = "a message that is not yet a dead letter: acknowledge it, give it back, or redrive it"
     return InvalidParameterError(mailbox, "message", message_id, expected)
+
+
+def hide_password(url: object) -> str:
+    """Return a URL, or what was taken for one, without what may be a password: before a host, or in a query."""
+    text = str(url)
+    if text.startswith(("sqlite:///", "memory:")):  # which have no host
+        return text
+    login, at, host = text.rpartition("@")
+    scheme = _SCHEME.match(login)
+    shown = f"{scheme[0] if scheme else ''}***@{host}" if at else text
+    return _QUERY.sub("?…", shown)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import final
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from loopwarden.errors import InvalidParameterError
+from loopwarden.mailbox._validation import hide_password
 
 __all__ = ["FORMS", "SCHEMES", "Address", "parse"]
 
@@ -55,13 +56,21 @@ def parse(url: str) -> tuple[Address, str]:
         InvalidParameterError: if it is none; its text has no password.
     """
     try:
-        parts = urlsplit(url)
-        kind = parts.scheme.partition("+")[2].replace("unix", "")
-        hosts, service, database = _hosts_of(parts, kind), "", parts.path.strip("/")
-        if kind == "sentinel":
-            service, _, database = database.partition("/")
-    except ValueError as error:
-        raise _refused(url, f"{FORMS} ({error})") from None
+        return _parse(url)
+    except InvalidParameterError:
+        raise
+    except ValueError:  # its text may have a part of a password
+        raise _refused(url, FORMS) from None
+
+
+def _parse(url: str) -> tuple[Address, str]:
+    parts = urlsplit(url)
+    kind = parts.scheme.partition("+")[2].replace("unix", "")
+    hosts, service, database = _hosts_of(parts, kind), "", parts.path.strip("/")
+    if kind == "sentinel":
+        service, _, database = database.partition("/")
+    if parts.scheme not in SCHEMES:
+        raise _refused(url, FORMS)
     is_socket = SCHEMES[parts.scheme] == "unix"
     if not is_socket and (not hosts or (database and not (database.isascii() and database.isdigit()))):
         raise _refused(url, FORMS)
@@ -116,12 +125,5 @@ def _credentials_of(parts: SplitResult) -> tuple[str, str]:
 
 def _refused(url: str, expected: str) -> InvalidParameterError:
     shown = hide_password(url)
-    return InvalidParameterError(shown, "url", shown, f"a URL {expected}")
-
-
-def hide_password(url: Any) -> str:
-    """Return a URL, or what was taken for one, without what stands before a host."""
-    scheme, separator, rest = str(url).partition("://")
-    place, fragment_mark, fragment = rest.partition("#")
-    login, at, host = place.rpartition("@")
-    return f"{scheme}{separator}{'***@' if at and login else ''}{host}{fragment_mark}{fragment}"
+    text = f"a URL {expected}; in a user and a password, / is %2F, # is %23, ? is %3F and @ is %40"
+    return InvalidParameterError(shown, "url", shown, text)

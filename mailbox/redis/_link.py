@@ -19,6 +19,7 @@ from redis.exceptions import (
     MasterDownError,
     MovedError,
     ReadOnlyError,
+    RedisClusterException,
     RedisError,
     ResponseError,
     TryAgainError,
@@ -32,12 +33,14 @@ from redis.exceptions import (
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
+from loopwarden.errors import InvalidParameterError
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from loopwarden.mailbox.redis._address import Address
 
-__all__ = ["LOST", "ClusterLink", "Command", "Line", "Link", "NodeLink", "is_lost", "link_to"]
+__all__ = ["FAULTS", "ClusterLink", "Command", "Line", "Link", "NodeLink", "is_lost", "is_timeout", "link_to"]
 
 Command: TypeAlias = "Sequence[str | bytes | int | float]"
 
@@ -48,6 +51,9 @@ with contextlib.suppress(ImportError):
 
 #: Seconds that a server may take to accept a connection, or to answer a call that does not wait.
 ANSWER_SECONDS = 5.0
+#: Seconds that each Sentinel may take to say where the primary is, and each server of a cluster to accept a connection.
+_ASK_SECONDS = 1.0
+_IMPATIENT = {"socket_timeout": _ASK_SECONDS, "socket_connect_timeout": _ASK_SECONDS}
 #: How often a call follows a slot of a cluster that has moved.
 _MOVES = 5
 
@@ -59,16 +65,24 @@ LOST = (
     ReadOnlyError,
     MasterDownError,
     ClusterDownError,
+    RedisClusterException,  # no server of a cluster can be reached, or none has that slot
     TryAgainError,
 )
+#: Whatever redis-py raises of a server.
+FAULTS = (RedisError, RedisClusterException, OSError)
+
+
+def is_timeout(error: BaseException | None) -> bool:
+    """Say whether a server has said nothing in time, so that it may do later what it was asked for."""
+    return isinstance(error, ServerTimeoutError | TimeoutError)
 
 
 def is_lost(error: BaseException) -> bool:
     """Say whether it helps to try again; a password that is refused stays refused."""
     if isinstance(error, AuthenticationError | AuthorizationError):
         return False
-    # The last one is what ends a call that waits when the server becomes a replica.
-    return isinstance(error, (*LOST, AskError)) or str(error).startswith("UNBLOCKED")
+    # What ends a call that waits when the server becomes a replica; and what a script says there before Redis 7.
+    return isinstance(error, (*LOST, AskError)) or str(error).startswith("UNBLOCKED") or "READONLY" in str(error)
 
 
 class Line(Protocol):
@@ -122,7 +136,12 @@ def _packed(connection: _Connection, commands: Sequence[Command]) -> Any:
     """Write commands as the server reads them, with nothing in between: redis-py looks at each argument before."""
     if _pack is None:
         return connection.pack_commands(commands)
-    return [b"".join([_pack(tuple(each)) for each in commands])]
+    # Text alone: hiredis ends the process if a Ctrl-C comes while it asks a number for its text.
+    return [b"".join([_pack(tuple([p if type(p) is str else _text(p) for p in each])) for each in commands])]
+
+
+def _text(part: str | bytes | float) -> str | bytes:
+    return part if isinstance(part, str | bytes) else str(part)
 
 
 def _exchange(connection: _Connection, commands: Sequence[Command]) -> list[Any]:
@@ -156,7 +175,7 @@ class _OwnLine:
         return _exchange(self._connection, commands)
 
     def close(self) -> None:
-        with contextlib.suppress(RedisError, OSError):
+        with contextlib.suppress(*FAULTS):
             self._connection.disconnect()
 
 
@@ -172,7 +191,7 @@ class _ClusterLine:
         try:
             return self._line.run(commands)
         except (AskError, *LOST):
-            with contextlib.suppress(RedisError, OSError):
+            with contextlib.suppress(*FAULTS):
                 self._look_again()
             raise
 
@@ -194,10 +213,7 @@ class NodeLink:
 
     def __init__(self, pool: ConnectionPool) -> None:
         self._pool = pool  # a pool of Sentinel is asked by its connections where the primary is
-        settings: dict[str, Any] = {**pool.connection_kwargs, "retry": Retry(NoBackoff(), 0), "retry_on_error": []}
-        settings |= {"decode_responses": False, "health_check_interval": 0, "protocol": 2}
-        settings.setdefault("socket_connect_timeout", ANSWER_SECONDS)
-        self._settings = {name: value for name, value in settings.items() if name not in _OF_POOLS}
+        self._settings = _settings_of(pool)
         self._free: deque[_Connection] = deque()
         self._is_closed = False
 
@@ -222,8 +238,11 @@ class NodeLink:
         except (ReadOnlyError, MasterDownError):  # it is no primary any more: connect anew, where the new one is
             connection.disconnect()
             raise
-        except ResponseError:
-            self._release(connection)
+        except ResponseError as error:
+            if is_lost(error):
+                connection.disconnect()
+            else:
+                self._release(connection)
             raise
         except BaseException:
             connection.disconnect()
@@ -249,8 +268,16 @@ class NodeLink:
         with contextlib.suppress(IndexError):
             while True:
                 connection = self._free.pop()
-                with contextlib.suppress(RedisError, OSError):
+                with contextlib.suppress(*FAULTS):
                     connection.disconnect()
+
+
+def _settings_of(pool: ConnectionPool) -> dict[str, Any]:
+    """Return how to make a connection as a pool does, which tries nothing twice and answers with bytes."""
+    settings: dict[str, Any] = {**pool.connection_kwargs, "retry": _once(), "retry_on_error": []}
+    settings |= {"decode_responses": False, "health_check_interval": 0, "protocol": 2}
+    settings.setdefault("socket_connect_timeout", ANSWER_SECONDS)
+    return {name: value for name, value in settings.items() if name not in _OF_POOLS}
 
 
 #: Of the settings of a pool, those that its connections do not take.
@@ -288,19 +315,19 @@ class ClusterLink:
             try:
                 return call(self._link_of(key))
             except MovedError:  # before the other, of which it is one
-                self._look_again()
                 if not left:
                     raise
+                self._look_again()
             except AskError as error:  # the slot is on its way
                 link = self._link_to(_name_of(error))
                 if link is None:
-                    self._look_again()
                     if not left:
                         raise
+                    self._look_again()
                     continue
                 return link.run(key, [("ASKING",), *commands])[1:]
             except LOST:
-                with contextlib.suppress(RedisError, OSError):
+                with contextlib.suppress(*FAULTS):
                     self._look_again()
                 raise
         raise AssertionError("the last try returns or raises")
@@ -343,8 +370,17 @@ def _name_of(error: Any) -> str:
 
 
 def link_to(address: Address) -> Link:
-    """Return the link to what a URL names; nothing is asked yet."""
-    pool = cast("Any", ConnectionPool).from_url(address.url)
+    """Return the link to what a URL names; nothing is asked yet.
+
+    Raises:
+        InvalidParameterError: if redis-py does not take an option of the URL.
+    """
+    try:
+        pool = cast("Any", ConnectionPool).from_url(address.url)
+        pool.connection_class(**_settings_of(pool))  # without connecting
+    except (TypeError, ValueError, AttributeError, RedisError) as error:
+        expected = f"a URL with options that redis-py takes ({error})"
+        raise InvalidParameterError(address.shown, "url", address.shown, expected) from None
     if address.kind == "node":
         return NodeLink(pool)
     settings: dict[str, Any] = {**pool.connection_kwargs}
@@ -352,13 +388,23 @@ def link_to(address: Address) -> Link:
         options = {name: value for name, value in settings.items() if name not in {"host", "port", "db"}}
         new_node: Any = ClusterNode
         nodes = [new_node(host.strip("[]"), port) for host, port in address.hosts]
+        options = {
+            "socket_timeout": ANSWER_SECONDS,
+            "socket_connect_timeout": _ASK_SECONDS,
+            **options,
+            "retry": _once(),
+        }
         return ClusterLink(lambda: RedisCluster(startup_nodes=nodes, ssl=_is_tls(pool), **options))
     options = {name: value for name, value in settings.items() if name not in {"host", "port"}}
     hosts = [(host.strip("[]"), port) for host, port in address.hosts]
     new_sentinel: Any = Sentinel
-    asked = new_sentinel(hosts, socket_timeout=ANSWER_SECONDS)
+    asked = new_sentinel(hosts, sentinel_kwargs={**_IMPATIENT, "retry": _once()})
     primary = asked.master_for(address.service, ssl=_is_tls(pool), **options)
     return NodeLink(primary.connection_pool)
+
+
+def _once() -> Retry:
+    return Retry(NoBackoff(), 0)
 
 
 def _is_tls(pool: ConnectionPool) -> bool:

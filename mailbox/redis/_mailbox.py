@@ -33,8 +33,9 @@ from loopwarden.mailbox._validation import (
     check_new_name,
     check_reply_to,
     check_seconds,
+    hide_password,
 )
-from loopwarden.mailbox.redis._address import SCHEMES, hide_password, parse
+from loopwarden.mailbox.redis._address import SCHEMES, parse
 from loopwarden.mailbox.redis._dead_letters import RedisDeadLetters
 from loopwarden.mailbox.redis._fleet import Fleet, read_fleet
 from loopwarden.mailbox.redis._link import ClusterLink, NodeLink, link_to
@@ -204,12 +205,13 @@ class RedisMailbox(Generic[T, R]):
     def _put(self, bodies: list[bytes], meta: str, timeout: float, delay: float = 0, dedup_id: str = "") -> list[str]:
         deadline = self._clock.monotonic() + timeout
         gate: Gate | None = None
-        waited = is_woken = False
+        hops: int | None = None
+        is_woken = False
         try:
             while True:
                 self._queue.check_open()
                 waits = self._clock.monotonic() < deadline
-                answer = self._send(bodies, meta, delay, dedup_id, waits=waits, waited=waited)
+                answer = self._send(bodies, meta, delay, dedup_id, waits=waits, hops=hops)
                 is_woken = False
                 if len(answer) > 1:
                     birth, first = answer[0].decode(), int(answer[1])
@@ -219,11 +221,12 @@ class RedisMailbox(Generic[T, R]):
                 left = deadline - self._clock.monotonic()
                 if left <= 0:
                     raise MailboxFullError(self._name, self._max_size or 0)
-                waited = True
-                gate = self._park(left)
+                gate = self._clock.blocking.gate()
+                self._park(gate, left)
                 self._clock.wait(gate, min(left, RECHECK) if self._clock.blocking.is_virtual else left)
                 with self._store.lock:
                     is_woken = not self._room.leave(gate)
+                    hops = self._store.take_hops(self._room_bell) if is_woken else None
                 gate = None
         finally:
             if gate is not None:
@@ -233,7 +236,7 @@ class RedisMailbox(Generic[T, R]):
                 self._pass_on()
 
     def _send(
-        self, bodies: list[bytes], meta: str, delay: float, dedup_id: str, *, waits: bool, waited: bool
+        self, bodies: list[bytes], meta: str, delay: float, dedup_id: str, *, waits: bool, hops: int | None
     ) -> list[Any]:
         senders = self._store.senders
         try:
@@ -247,11 +250,10 @@ class RedisMailbox(Generic[T, R]):
                     "send",
                     sender.name,
                     sender.number,
-                    "",
                     secrets.token_hex(4),
                     "" if self._max_size is None else self._max_size,
-                    "1" if waits else "",
-                    "1" if waited else "",
+                    self._store.holder if waits else "",
+                    "" if hops is None else hops,
                     rings,
                     dedup_id,
                     round(DEDUP_WINDOW * 1000),
@@ -263,9 +265,8 @@ class RedisMailbox(Generic[T, R]):
             senders.append(sender)
         return answer
 
-    def _park(self, left: float) -> Gate:
-        """Wait for room from now on."""
-        gate = self._clock.blocking.gate()
+    def _park(self, gate: Gate, left: float) -> None:
+        """Wait for room from now on, at a gate that the caller takes out again, whatever comes."""
         with self._store.lock:
             if not self._is_open:
                 gate.open()
@@ -273,9 +274,8 @@ class RedisMailbox(Generic[T, R]):
             try:
                 wake = self._store.listen(self._base, self._room_bell)
             except RuntimeError:  # no thread: it looks when its time is over
-                return gate
+                return
         wake()
-        return gate
 
     def _pass_on(self) -> None:
         """Wake the next who waits for room, here or elsewhere: who was woken has not looked."""
@@ -382,7 +382,8 @@ class RedisMailbox(Generic[T, R]):
     def __del__(self) -> None:
         if getattr(self, "_is_open", False) and os.getpid() == self._pid:
             warnings.warn(f"unclosed {self!r}", ResourceWarning, source=self, stacklevel=1)
-            self.close()
+            with contextlib.suppress(ImportError):  # while the interpreter ends, nothing can be imported any more
+                self.close()
 
     def _read(self, row: Row) -> T:
         return self._codec.decode(row.body)
@@ -407,9 +408,8 @@ def _store_in(server: Any, clock: Clock, replicas: int, name: str, base: str) ->
     """Return the store of a server, with a mailbox noted as open in it."""
     if isinstance(server, str):
         if "://" not in server or server.partition("://")[0] not in SCHEMES:
-            raise InvalidParameterError(
-                name, "server", server, "a URL like redis://host:6379/0, or a client of redis-py"
-            )
+            expected = "a URL like redis://host:6379/0, or a client of redis-py"
+            raise InvalidParameterError(name, "server", hide_password(server), expected)
         address, _ = parse(server)
         make: Callable[[], Link] = partial(link_to, address)
         key: object = (address.url, address.hosts, address.service, replicas)

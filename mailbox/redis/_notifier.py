@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
 from typing import TYPE_CHECKING, final
 
-from redis.exceptions import RedisError
-
 from loopwarden._log import report
-from loopwarden.mailbox.redis._link import is_lost
+from loopwarden.mailbox.redis._link import FAULTS, is_lost
 
 if TYPE_CHECKING:
     from loopwarden._blocking import Gate
@@ -95,7 +92,7 @@ class Notifier:
         """Have it look up though it waits in the server; false if that cannot be asked, and the line had to be cut."""
         try:
             self._store.run_script("wake", self.wake_key, ())
-        except (RedisError, OSError):
+        except FAULTS:
             line = self._line
             if line is not None:
                 line.close()
@@ -110,9 +107,7 @@ class Notifier:
                 pass
         finally:
             line, self._line = self._line, None
-            if line is not None:
-                with contextlib.suppress(RedisError, OSError):
-                    line.run([("DEL", self.wake_key)])
+            if line is not None:  # its key is left to expire: another notifier of this process may have it by now
                 line.close()
 
     def _step(self) -> bool:
@@ -173,11 +168,16 @@ class Notifier:
         finally:
             with self._store.lock:
                 self._bells = None
-        bell = "" if rung is None else rung[0].decode()
-        if rung is not None and rung[1] == b"state":  # the answers to signs of life tell what a mailbox is for now
-            self._next_beat = -math.inf
-        if bell not in {"", self.wake_key} and not self._store.rung(bell):
+        if rung is None:
+            return
+        bell, token = rung[0].decode(), rung[1]
+        if bell == self.wake_key:
+            if token == b"state":  # the answers to signs of life tell what a mailbox is for now
+                self._next_beat = -math.inf
+        elif not self._store.rung(bell, token):
+            self._unsure.add(bell)
             self._store.ring_again(line, {bell})
+            self._unsure.clear()
 
     def _fail(self, error: Exception) -> None:
         """Connect anew after a pause, which chance spreads; who waits looks, and is told if the server is away."""

@@ -18,6 +18,7 @@ from loopwarden.mailbox._message import Message
 from loopwarden.mailbox._token import wait_with
 from loopwarden.mailbox._unreadable import BODY, HEADERS, most_unread, unread_notice
 from loopwarden.mailbox._validation import check_receive, check_seconds, check_token, refuse_letter
+from loopwarden.mailbox.redis._link import is_timeout
 from loopwarden.mailbox.redis._store import PATIENCE_SECONDS, RECHECK, LostConnectionError
 
 if TYPE_CHECKING:
@@ -93,8 +94,10 @@ class Row:
             headers: dict[str, Any] = about.get("headers", {})
             if not all(isinstance(value, str) for value in headers.values()):
                 raise ValueError("every header must be a string")
-            self.headers = headers
-            self.reply_to = about.get("reply_to")
+            reply_to = about.get("reply_to")
+            if reply_to is not None and not isinstance(reply_to, str):
+                raise ValueError("reply_to must be a string")
+            self.headers, self.reply_to = headers, reply_to
 
 
 @final
@@ -204,21 +207,23 @@ class RedisQueue(Generic[B]):
         """
         deadline = self._clock.monotonic() + timeout
         gate: Gate | None = None
-        is_woken = False
+        is_woken = is_watching = False  # it was told of something to receive; of when there will be
         try:
             while True:
                 self.check_open()
                 if token is not None and token.stopped:
                     return None
                 found, again = look()
-                is_woken = False
+                is_woken = is_watching = False
                 now = self._clock.monotonic()
                 if found or found is None or now >= deadline or (token is not None and token.take_nudge()):
                     return found
                 wait = deadline - now if again is None else min(deadline - now, again)
                 if self._clock.blocking.is_virtual:
                     wait = min(wait, RECHECK)
-                gate = self._park(now + wait)
+                gate = self._clock.blocking.gate()
+                is_watching = again is not None
+                self._park(gate, now + wait)
                 wait_with(self._clock, gate, wait, token)  # woken by a ring, by what is due, by close, or by time
                 with self._store.lock:
                     is_woken = not self._waiters.leave(gate)
@@ -229,11 +234,11 @@ class RedisQueue(Generic[B]):
                     token.detach(gate)  # once more: a Ctrl-C may come while the wait does so itself
                 with self._store.lock:
                     is_woken = not self._waiters.leave(gate)
-            if is_woken:
+            if is_woken or is_watching:
                 self._pass_on()
 
-    def _park(self, alarm: float) -> Gate:
-        gate = self._clock.blocking.gate()
+    def _park(self, gate: Gate, alarm: float) -> None:
+        """Wait from now on, at a gate that the caller takes out again, whatever comes."""
         with self._store.lock:
             if self.closed:
                 gate.open()
@@ -241,9 +246,8 @@ class RedisQueue(Generic[B]):
             try:
                 wake = self._store.listen(self._root, self._bell)
             except RuntimeError:  # no thread, as while the interpreter exits: it looks when its time is over
-                return gate
+                return
         wake()
-        return gate
 
     @property
     def _root(self) -> str:
@@ -291,31 +295,38 @@ class RedisQueue(Generic[B]):
         holder = self._take_part()
         while True:
             receipt = self._dice.getrandbits(_RECEIPT_BITS)
-            answer = self._lease(limit, lasts, receipt, holder)
-            now, birth, _, due, silent, letters, places, bodies, count = answer
-            self._tell_exhausted(letters)
-            messages, unreadable = self._messages(birth.decode(), places, bodies, count, receipt, now + lasts, token)
             try:
+                answer = self._lease(limit, lasts, receipt, holder, token)
+                now, birth, _, due, silent, letters, places, bodies, count = answer
+                self._tell_exhausted(letters)
+                made = self._messages(birth.decode(), places, bodies, count, receipt, now + lasts, token)
+                messages, unreadable = made
                 if unreadable:
                     unread += len(unreadable)
                     self._give_up_unread(unreadable)
                 dead, again = self._store.dead_among(self._root, silent, now) if silent else ((), None)
-                for member in dead:
-                    self._store.end_leases_of(self._name, self._root, member)
+                self._end_leases(dead, is_due=not messages)
                 if token is not None and token.stopped and messages:  # it has asked for nothing any more
                     self.put_back_many(messages)
                     return None, None
-            except BaseException:
-                with contextlib.suppress(MailboxConnectionError):
-                    self.put_back_many(messages)
+            except BaseException as error:  # a Ctrl-C too: what it has leased is nobody's
+                self._store.put_back_lost(self._base, str(receipt), is_away=is_timeout(error.__cause__))
                 raise
             if messages:
                 return messages, None
             if unread >= most:
                 return None, None
-            if not dead and not unreadable:
+            if not dead and not unreadable and not letters:
                 until = _until(now, due)
                 return [], until if again is None else again if until is None else min(again, until)
+
+    def _end_leases(self, dead: Sequence[str], *, is_due: bool) -> None:
+        try:
+            for member in dead:
+                self._store.end_leases_of(self._name, self._root, member)
+        except MailboxConnectionError:
+            if is_due:  # otherwise there is work, and the next receive sees to it
+                raise
 
     def _take_part(self) -> str:
         """Return what leases are to carry: this process, if the server is told that it lives."""
@@ -327,23 +338,16 @@ class RedisQueue(Generic[B]):
             return ""
         return self._store.holder
 
-    def _lease(self, limit: int, lasts: int, receipt: int, holder: str) -> Any:
-        """Ask for messages. What was leased by a call whose answer is lost is put back before anything else."""
+    def _lease(self, limit: int, lasts: int, receipt: int, holder: str, token: Token | None) -> Any:
+        """Ask for messages, twice if the server has closed a connection that was free for long."""
         arguments: tuple[Argument, ...] = (limit, lasts, receipt, holder, self._most)
-        attempts = 2  # a connection that was free for long may have been closed by the server
-        while True:
-            attempts -= 1
-            try:
-                return self._once("receive", arguments)
-            except LostConnectionError:
-                self._store.put_back_lost(self._base, str(receipt))
-                if not attempts:
-                    raise
-            except MailboxConnectionError:  # it was refused
+        try:
+            return self._once("receive", arguments)
+        except LostConnectionError as error:
+            if is_timeout(error.__cause__) or (token is not None and token.stopped):
                 raise
-            except BaseException:
-                self._store.put_back_later(self._base, str(receipt))  # an interrupt: it is not known what was leased
-                raise
+            self._store.put_back_lost(self._base, str(receipt))  # so that they come in their order
+            return self._once("receive", arguments)
 
     def _once(self, script: str, arguments: Sequence[Argument]) -> Any:
         return self._store.call_once(self._name, script, self._base, arguments)

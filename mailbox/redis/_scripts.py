@@ -74,7 +74,7 @@ _NAMES: dict[str, int | None] = {
     "receive": None,
     "redrive": None,
     "ring": None,
-    "send": 3,
+    "send": None,  # the server knows it again by its number
     "state": None,
     "stats": None,
     "sweep": None,

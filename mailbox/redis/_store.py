@@ -22,7 +22,7 @@ from loopwarden._log import describe, report
 from loopwarden.clock import SystemClock
 from loopwarden.errors import InvalidParameterError, MailboxConnectionError
 from loopwarden.mailbox._waiters import Waiters
-from loopwarden.mailbox.redis._link import is_lost
+from loopwarden.mailbox.redis._link import FAULTS, is_lost
 from loopwarden.mailbox.redis._notifier import BEAT_SECONDS, Notifier
 from loopwarden.mailbox.redis._scripts import MAILBOXES, PREFIX, SCRIPTS, dead_of
 
@@ -33,10 +33,9 @@ if TYPE_CHECKING:
     from loopwarden.clock import Clock
     from loopwarden.mailbox.redis._link import Command, Line, Link
 
-__all__ = ["FAULTS", "LostConnectionError", "RedisStore", "Sender", "store_of"]
+__all__ = ["LostConnectionError", "RedisStore", "Sender", "store_of"]
 
 Argument: TypeAlias = "str | bytes | int | float"
-FAULTS = (RedisError, OSError)
 #: Seconds for which a send, or what settles a message, goes on trying when the connection is lost.
 PATIENCE_SECONDS = 5.0
 #: Seconds before the second try, at the most; the first one is made at once, because the server may have closed what
@@ -49,6 +48,10 @@ OLDEST = [6, 2]
 #: What replicas confirm, if they are to, and for how long they are waited for.
 CONFIRMED = frozenset(("send", "acknowledge", "bury", "redrive"))
 CONFIRM_MILLISECONDS = 1_000
+#: Seconds for which a receive whose answer is lost is looked for: the call may still be on its way.
+ON_ITS_WAY_SECONDS = 30.0
+#: Most characters of an error of redis-py that are told.
+MAX_TEXT = 300
 #: Seconds after which a receive that waits looks again in a simulation, where no other process takes part.
 RECHECK = 1.0
 
@@ -100,6 +103,7 @@ class RedisStore:
         self.holder = secrets.token_hex(8)
         self._lock = clock.blocking.lock()  # guards all that follows; nothing is called under it but gates
         self._waiters: dict[str, Waiters] = {}
+        self._hops: dict[str, int] = {}  # what was said with the last ring of a bell
         self._notifiers: dict[str, Notifier] = {}
         self._bases: dict[str, int] = {}  # the mailboxes that are open, and how often
         self._members: set[str] = set()  # those that this process takes part in
@@ -109,8 +113,10 @@ class RedisStore:
         self._listeners: dict[str, list[Callable[[bool], object]]] = {}
         # Processes that may be dead, by mailbox: the last sign of life that was seen, and since when it is the last.
         self._suspects: dict[tuple[str, str], tuple[int, float]] = {}
-        # Receives whose answer was lost: what they have leased is put back as soon as the server is there again.
-        self._lost: deque[tuple[str, str]] = deque()
+        # Receives whose answer was lost, and until when to look for what they have leased, which is put back.
+        self._lost: deque[tuple[str, str, float]] = deque()
+        #: True while the last that was asked of the server was in vain.
+        self._is_away = False
         self._dice = clock.blocking.dice()
         self._is_checked = False
         self._about = json.dumps(
@@ -186,9 +192,15 @@ class RedisStore:
     def run_script(self, script: str, base: str, arguments: Sequence[Argument]) -> Any:
         """Run a script once; what redis-py raises is raised."""
         self.check_process()
-        if script == "wake":
-            return self._evaluate(self.link, script, base, ())
-        return self._evaluate(self.link, script, base, (self.now(), *arguments))
+        given = () if script == "wake" else (self.now(), *arguments)
+        try:
+            answer = self._evaluate(self.link, script, base, given)
+        except FAULTS as error:
+            self._is_away = is_lost(error)
+            raise
+        if self._is_away:
+            self._is_away = False
+        return answer
 
     def _evaluate(self, link: Link, script: str, base: str, arguments: Sequence[Argument]) -> Any:
         known = SCRIPTS[script]
@@ -257,14 +269,20 @@ class RedisStore:
         if is_new and not self.clock.blocking.is_virtual:
             self.call(mailbox, "beat", base, (self.holder, self._about))
 
-    def rung(self, bell: str) -> bool:
+    def rung(self, bell: str, token: bytes) -> bool:
         """Wake one who waits for a bell; false if there is nobody."""
         with self.lock:
             waiters = self._waiters.get(bell)
             if waiters is None or not waiters.gates:
                 return False
+            if token.isdigit():
+                self._hops[bell] = int(token)
             waiters.wake_one()
             return True
+
+    def take_hops(self, bell: str) -> int | None:
+        """Return how many have looked in vain before the one who was woken; None if nothing is told; under the lock."""
+        return self._hops.pop(bell, None)
 
     def wake_all(self, group: str) -> None:
         """Wake everybody, to look by themselves."""
@@ -288,17 +306,19 @@ class RedisStore:
             if what == "bell":
                 self._on(line, "ring", base, (self.now(), ""))
             elif what == "room":
-                line.run([("RPUSH", bell, "1"), ("LTRIM", bell, 0, 0)])
+                line.run([("RPUSH", bell, "0"), ("LTRIM", bell, 0, 0)])
 
     def beat(self, line: Line, group: str) -> None:
         """Give a sign of life to each mailbox that this process takes part in."""
         with self.lock:
             bases = [base for base in self._members if self._is_of(f"{base}:", group)]
-        for base, receipt in tuple(self._lost):
+        for lost in tuple(self._lost):
+            base, receipt, until = lost
             if self._is_of(f"{base}:", group):
                 self._sweep(partial(self._sweep_lost_on, line, base, receipt))
-                with contextlib.suppress(ValueError):
-                    self._lost.remove((base, receipt))
+                if self.clock.monotonic() >= until:
+                    with contextlib.suppress(ValueError):
+                        self._lost.remove(lost)
         if self.is_real:
             for base in bases:
                 self._heard(base, self._on(line, "beat", base, ("", self.holder, self._about)).decode())
@@ -362,16 +382,16 @@ class RedisStore:
 
     # What must be gone over message by message.
 
-    def put_back_lost(self, base: str, receipt: str) -> None:
-        """Put back what a receive has leased whose answer was lost: now, or as soon as the server is there again."""
-        try:
-            self._sweep(lambda cursor: self.run_script("sweep", base, (cursor, "lost", receipt)))
-        except FAULTS:
-            self.put_back_later(base, receipt)
+    def put_back_lost(self, base: str, receipt: str, *, is_away: bool = False) -> None:
+        """Put back what a receive has leased, if anything, whose answer was lost.
 
-    def put_back_later(self, base: str, receipt: str) -> None:
-        """Have the notifier put back what a receive may have leased, with its next sign of life."""
-        self._lost.append((base, receipt))
+        Now, unless the server is away; and with each sign of life for a while, because the call may still be on its
+        way to it.
+        """
+        self._lost.append((base, receipt, self.clock.monotonic() + ON_ITS_WAY_SECONDS))
+        if not is_away:
+            with contextlib.suppress(*FAULTS):
+                self._sweep(lambda cursor: self.run_script("sweep", base, (cursor, "lost", receipt)))
 
     def dead_among(self, base: str, silent: Sequence[Any], now: int) -> tuple[list[str], float | None]:
         """Return the processes that are dead, and the seconds after which to look at the others again.
@@ -439,9 +459,13 @@ class RedisStore:
                 with contextlib.suppress(ResponseError):  # it may not tell everybody
                     self._check(name, self.link.run(MAILBOXES, [("INFO",)])[0])
                 self._is_checked = True
-            self.link.run(MAILBOXES, [("SADD", MAILBOXES, name)])
+            [is_known] = self.link.run(MAILBOXES, [("SISMEMBER", MAILBOXES, name)])
+            if not is_known:  # a server without memory refuses to write, and gives what it has
+                self.link.run(MAILBOXES, [("SADD", MAILBOXES, name)])
         except FAULTS as error:
             raise self.failure(name, error) from error
+        except (TypeError, ValueError) as error:  # before anything was sent
+            raise InvalidParameterError(name, "server", self.shown, f"one that redis-py can use ({error})") from error
 
     def _check(self, name: str, info: bytes) -> None:
         found = dict(line.split(":", 1) for line in info.decode(errors="replace").splitlines() if ":" in line)
@@ -495,7 +519,7 @@ class RedisStore:
         for notifier in waking:
             is_there = notifier.wake() and is_there
         try:
-            if was_member and self.is_real and is_there:  # one that is away is not asked again, which takes time
+            if was_member and self.is_real and is_there and not self._is_away:  # to ask one that is takes time
                 self._leave_server(base)
         finally:
             with _stores_lock:
@@ -509,6 +533,11 @@ class RedisStore:
     def _leave_server(self, base: str) -> None:
         # What is in hand may still be settled, by its own time; without signs of life it would end before.
         with contextlib.suppress(MailboxConnectionError):
+            for lost in tuple(self._lost):
+                if lost[0] in {base, dead_of(base)}:
+                    self._sweep(partial(self._sweep_on, "", lost[0], "lost", lost[1]))
+                    with contextlib.suppress(ValueError):
+                        self._lost.remove(lost)
             for each in (base, dead_of(base)):
                 self._sweep(partial(self._sweep_on, "", each, "left", self.holder))
             self.call_once("", "leave", base, (self.holder, ""))
@@ -531,7 +560,8 @@ def _version() -> str:
 
 def _plain(error: Exception) -> str:
     """Describe what redis-py raised in one line; it names hosts, and no passwords."""
-    return " ".join(str(error).split()) or describe(error)
+    text = " ".join(str(error).split()) or describe(error)
+    return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}…"
 
 
 _stores_lock = SYSTEM.lock()  # guards _stores

@@ -10,8 +10,8 @@
 --   :body    HASH of place to 'sent_at meta\nbody'
 --   :hold    HASH of place to 'count:receipt:holder:error', of those that were received
 --   :bell    LIST of at most one token: something is there
---   :room    LIST of at most one token: a send that waits may look again
---   :full    set while a send waits for room
+--   :room    LIST of at most one token: a send that waits may look again. It says how many have looked in vain
+--   :waiting SET of processes with sends that wait for room, or did
 --   :meta    HASH: birth, which no other mailbox of this name has had; state
 --   :members ZSET of processes, by their last sign of life; :member HASH of process to what it says of itself
 --   :sent    HASH of sender to 'request:place', the last that it sent
@@ -47,9 +47,19 @@ local function ring(key)
   end
 end
 
+-- Most sends that look in vain for room, one after the other, before they wait for more of it.
+local MOST_HOPS = 16
+
+-- Wakes a send that waits for room, in whichever process.
+local function pass_room(hops)
+  local room = base .. ':room'
+  call('DEL', room)
+  call('RPUSH', room, hops)
+end
+
 local function made_room()
-  if call('DEL', base .. ':full') == 1 then
-    ring(base .. ':room')
+  if call('SCARD', base .. ':waiting') > 0 then
+    pass_room(0)
   end
 end
 

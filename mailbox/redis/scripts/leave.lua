@@ -6,4 +6,5 @@ if ARGV[3] == '1' then
   end
 end
 call('HDEL', root .. ':member', ARGV[2])
+call('SREM', root .. ':waiting', ARGV[2])
 return call('ZREM', root .. ':members', ARGV[2])

@@ -1,10 +1,14 @@
 -- Says whether something can be received. Returns {now, 1 or 0, next due}.
-local state = call('HGET', meta, 'state')
+call('LTRIM', bell, 0, -1) -- first: a server without memory lets a script go on that has begun with this
+if call('HGET', meta, 'state') == 'paused' then
+  return {now, 0, -1} -- a resume rings
+end
 local next_one = next_due()
-local there = next_one >= 0 and next_one <= now or call('LLEN', fresh) > 0 or call('ZCARD', back) > 0
-if there and state ~= 'paused' then
+if next_one >= 0 and next_one <= now or call('LLEN', fresh) > 0 or call('ZCARD', back) > 0 then
   ring(bell)
   return {now, 1, next_one}
 end
-call('DEL', bell)
+if next_one < 0 then
+  call('DEL', bell)
+end
 return {now, 0, next_one}

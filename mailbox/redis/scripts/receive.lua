@@ -5,6 +5,33 @@ local limit, lasts, receipt, holder, most = tonumber(ARGV[2]), tonumber(ARGV[3])
 local known = call('HMGET', meta, 'birth', 'state')
 local birth, state = known[1] or '', known[2] or ''
 
+-- Returns what is first of what came back, with what is known of it; and how many were buried on the way, which had been
+-- delivered as often as they may be: it may be less often than when they came back.
+local function first_back(limit, most, letters)
+  local buried = 0
+  while true do
+    local returned = call('ZRANGE', back, 0, limit - 1)
+    if #returned == 0 then
+      return returned, {}, buried
+    end
+    local holds, kept, known = call('HMGET', hold, unpack(returned)), {}, {}
+    for index, place in ipairs(returned) do
+      local count, err = held(holds[index])
+      if most and count >= most then
+        call('ZREM', back, place)
+        exhaust(letters, place, count, err)
+        buried = buried + 1
+      else
+        kept[#kept + 1] = place
+        known[#kept] = holds[index]
+      end
+    end
+    if #kept == #returned or buried >= CHUNK then
+      return kept, known, buried
+    end
+  end
+end
+
 -- Processes that should have given a sign of life, and when to look at the others again.
 local silent, soonest = {}, -1
 if holder ~= '' then
@@ -15,13 +42,14 @@ local _, letters = bring_back(most)
 local places, taken_back = {}, {}
 local alone, more = 0, false
 if state ~= 'paused' then
-  local returned = call('ZRANGE', back, 0, limit - 1)
-  if #returned == 0 then
+  local returned, holds, buried = first_back(limit, most, letters)
+  if buried >= CHUNK then
+    more = true -- the caller asks again: what is first in line is not known yet
+  elseif #returned == 0 then
     places = call('LPOP', fresh, limit) or {}
     more = #places == limit and call('LLEN', fresh) > 0
   else
     local waiting = call('LRANGE', fresh, 0, limit - 1)
-    local holds = call('HMGET', hold, unpack(returned))
     local from_fresh, at = 0, 1
     while #places < limit do
       local candidate, next_fresh = returned[at], waiting[from_fresh + 1]
@@ -29,11 +57,7 @@ if state ~= 'paused' then
         break
       end
       if candidate and (not next_fresh or tonumber(candidate) < tonumber(next_fresh)) then
-        local count, err = held(holds[at])
-        if most and count >= most then
-          call('ZREM', back, candidate)
-          exhaust(letters, candidate, count, err)
-        elseif count > 0 then
+        if held(holds[at]) > 0 then
           if #places == 0 then
             places[1], taken_back[1], alone = candidate, candidate, at
           end
@@ -90,8 +114,10 @@ if #places > 0 then
   return {now, birth, state, -1, silent, letters, places, bodies, count}
 end
 local next_one = next_due()
-if state == 'paused' or next_one < 0 or next_one > now then
-  call('DEL', bell)
+if more then
+  next_one = now
+elseif next_one < 0 then
+  call('DEL', bell) -- otherwise one who waits must look, to know when to look again
 end
 if holder ~= '' then
   -- When the next one that is heard of now would be silent.

@@ -1,24 +1,23 @@
 -- Sends all or none. Returns {birth, place of the first}, or {'full'}, or {'draining'}.
--- ARGV: now, sender, request, again, birth if there is none, max_size, wants to wait, has waited, rings, dedup id,
---       dedup window, delay, meta of each, bodies…
-local sender, request, again = ARGV[2], ARGV[3], ARGV[4] == '1'
-local max_size, waits, waited, rings = tonumber(ARGV[6]), ARGV[7] == '1', ARGV[8] == '1', ARGV[9] == '1'
-local dedup_id, window, after, about = ARGV[10], tonumber(ARGV[11]), tonumber(ARGV[12]), ARGV[13]
-local FIRST = 14
+-- ARGV: now, sender, request, birth if there is none, max_size, process if it will wait, hops if it was woken, rings,
+--       dedup id, dedup window, delay, meta of each, bodies…
+local sender, request = ARGV[2], ARGV[3]
+local max_size, waits, hops, rings = tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7]), ARGV[8] == '1'
+local dedup_id, window, after, about = ARGV[9], tonumber(ARGV[10]), tonumber(ARGV[11]), ARGV[12]
+local FIRST = 13
 local count = #ARGV - FIRST + 1
 
 local known = call('HMGET', meta, 'birth', 'state')
 local birth = known[1]
 if not birth then
-  birth = ARGV[5]
+  birth = ARGV[4]
   call('HSET', meta, 'birth', birth)
 end
-if again then
-  local last = call('HGET', base .. ':sent', sender)
-  local number, place = string.match(last or '', '^(%d+):(%d+)$')
-  if number and tonumber(number) >= tonumber(request) then -- a later one: nobody waits for this any more
-    return {birth, place}
-  end
+-- The same one may come again, because the answer to it was lost; and the first try may come after the second, or even
+-- after later ones, when nobody waits for it any more.
+local number, place = string.match(call('HGET', base .. ':sent', sender) or '', '^(%d+):(%d+)$')
+if number and tonumber(number) >= tonumber(request) then
+  return {birth, place}
 end
 if known[2] == 'draining' then
   return {'draining'}
@@ -35,8 +34,11 @@ if dedup_id ~= '' then
   end
 end
 if max_size and call('HLEN', body) + count > max_size then
-  if waits then
-    call('SET', base .. ':full', '1')
+  if waits ~= '' then
+    call('SADD', base .. ':waiting', waits)
+  end
+  if hops and hops < MOST_HOPS and call('HLEN', body) < max_size then
+    pass_room(hops + 1) -- there is room for another who waits, though not for this
   end
   return {'full'}
 end
@@ -81,11 +83,7 @@ if after > 0 then
 elseif rings then
   ring(bell)
 end
-if waited and max_size then
-  if call('HLEN', body) < max_size then
-    ring(base .. ':room')
-  else
-    call('SET', base .. ':full', '1')
-  end
+if hops and max_size and call('HLEN', body) < max_size then
+  pass_room(0)
 end
 return {birth, first}

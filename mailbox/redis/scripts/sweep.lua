@@ -3,6 +3,7 @@
 -- ARGV: now, cursor, 'dead' 'lost' or 'left', which process or receipt
 local what, which = ARGV[3], ARGV[4]
 local members = root .. ':members'
+call('ZREM', members, '') -- first: a server without memory lets a script go on that has begun with this
 if what == 'dead' then
   local seen = call('ZSCORE', members, which)
   if seen and tonumber(seen) + DEAD_AFTER > server_time() then
