@@ -30,6 +30,8 @@ ROUNDS = 15
 #: Seconds from "ready" to the signal, so that the thread that said it waits again.
 PAUSE = 0.05
 MANY = 100
+#: What a loop on a server imports besides.
+ON_SERVERS = "loopwarden.mailbox.redis._mailbox"
 
 
 def time_to_end(program: str, *arguments: str) -> float:
@@ -67,6 +69,7 @@ def main() -> None:
             "a loop": partial(loops, "memory://jobs", "1"),
             "a loop on SQLite": partial(loops, f"sqlite:///{folder}/bench.db#jobs", "1"),
             f"{MANY} loops": partial(loops, "memory://jobs", str(MANY)),
+            "a loop that imports redis-py": partial(loops, "memory://jobs", "1", ON_SERVERS),
         }
         for kind in KINDS:
             path = program(kind)
@@ -83,6 +86,8 @@ def main() -> None:
         side = f"a loop on {kind}"
         if side in took:
             report.limit(f"{side} in a 20 s poll, in those in memory", took[side] / took["a loop"], at_most=1.3)
+            alike = took[side] / took["a loop that imports redis-py"]
+            report.figure(f"{side}, in those in memory that import redis-py", f"{alike:.2f}")
         else:
             report.figure(side, "not here")
     report.exit()
