@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections import deque
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast, final
@@ -54,6 +55,9 @@ ANSWER_SECONDS = 5.0
 #: Seconds that each Sentinel may take to say where the primary is, and each server of a cluster to accept a connection.
 _ASK_SECONDS = 1.0
 _IMPATIENT = {"socket_timeout": _ASK_SECONDS, "socket_connect_timeout": _ASK_SECONDS}
+#: Seconds after which a connection that nobody has needed is closed: longer than a poll, because loops that began
+#: together ask again together.
+UNUSED_SECONDS = 30.0
 #: How often a call follows a slot of a cluster that has moved.
 _MOVES = 5
 
@@ -111,6 +115,10 @@ class Link(Protocol):
 
     def line(self, key: str, patience: float) -> Line:
         """Connect to the server that has ``key``; a call waits for its answer for ``patience`` seconds at most."""
+        ...
+
+    def tidy(self, now: float) -> None:
+        """Close what was free for as long as `UNUSED_SECONDS`; called now and then."""
         ...
 
     def close(self) -> None:
@@ -215,6 +223,8 @@ class NodeLink:
         self._pool = pool  # a pool of Sentinel is asked by its connections where the primary is
         self._settings = _settings_of(pool)
         self._free: deque[_Connection] = deque()
+        self._least = 0  # how many were free at any time since the last tidying
+        self._next_tidy = 0.0
         self._is_closed = False
 
     def _connect(self, patience: float | None) -> _Connection:
@@ -233,6 +243,7 @@ class NodeLink:
             connection = self._free.pop()  # the one that was used last: those that are not needed any more stay unused
         except IndexError:
             connection = self._connect(None)
+        self._least = min(self._least, len(self._free))
         try:
             answers = _exchange(connection, commands)
         except (ReadOnlyError, MasterDownError):  # it is no primary any more: connect anew, where the new one is
@@ -259,15 +270,23 @@ class NodeLink:
         """Connect once more; see `Link.line`."""
         return _OwnLine(self._connect(patience))
 
+    def tidy(self, now: float) -> None:
+        """Close those that were never needed since it was done last; see `Link.tidy`."""
+        if now >= self._next_tidy:
+            self._close_free(self._least)
+            self._next_tidy, self._least = now + UNUSED_SECONDS, len(self._free)
+
     def close(self) -> None:
         """Close what is free; see `Link.close`."""
         self._is_closed = True
         self._close_free()
 
-    def _close_free(self) -> None:
+    def _close_free(self, most: float = math.inf) -> None:
+        """Close those that are unused for longest."""
         with contextlib.suppress(IndexError):
-            while True:
-                connection = self._free.pop()
+            while most > 0:
+                most -= 1
+                connection = self._free.popleft()
                 with contextlib.suppress(*FAULTS):
                     connection.disconnect()
 
@@ -358,6 +377,11 @@ class ClusterLink:
     def _add(self, node: Any) -> NodeLink:
         client: Any = self._client.get_redis_connection(node)
         return self._links.setdefault(str(node.name), NodeLink(client.connection_pool))
+
+    def tidy(self, now: float) -> None:
+        """Close what is unused, of each server; see `Link.tidy`."""
+        for link in tuple(self._links.values()):
+            link.tidy(now)
 
     def close(self) -> None:
         """Close what is free; see `Link.close`."""

@@ -310,6 +310,7 @@ class RedisStore:
 
     def beat(self, line: Line, group: str) -> None:
         """Give a sign of life to each mailbox that this process takes part in."""
+        self.link.tidy(self.clock.monotonic())
         with self.lock:
             bases = [base for base in self._members if self._is_of(f"{base}:", group)]
         for lost in tuple(self._lost):
