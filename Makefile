@@ -38,7 +38,8 @@ $(VENV)/.test $(VENV)/.lint $(VENV)/.types: $(VENV)/.%: $(VENV)/.package
 	$(INSTALL) --group $*
 	@touch $@
 
-demo: $(VENV)/.source
+# DEMO_URL=redis://localhost:6379/0 make demo    has its mailboxes there; the client comes with the test group
+demo: $(VENV)/.source $(if $(DEMO_URL),$(VENV)/.test)
 	@$(BIN)/python examples/demo.py
 
 test: $(VENV)/.test

@@ -1,6 +1,7 @@
 """A small shop: orders are billed, packed and shipped by loops that crash, hang and meet poison, and none is lost.
 
-Run it with ``make demo``; Ctrl-C stops it, ``DEMO_SECONDS=8`` ends it by itself.
+Run it with ``make demo``; Ctrl-C stops it, ``DEMO_SECONDS=8`` ends it by itself. The mailboxes are in a file of its
+own, or where ``DEMO_URL`` says, such as ``redis://localhost:6379/0``.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import random
+import secrets
 import sys
 import time
 from collections import defaultdict
@@ -47,9 +49,10 @@ class MachineJammedError(Exception):
 class Shop:
     """The mailboxes, and what is done with the orders in them. A handler may be called twice for one order."""
 
-    def __init__(self, file: str) -> None:
+    def __init__(self, url: str) -> None:
+        day = secrets.token_hex(3)  # so that what an earlier one has left in a server is not counted
         self.billing, self.packing, self.shipping = self.mailboxes = [
-            open_mailbox(f"sqlite:///{file}#{name}", body=Order, max_deliveries=3)
+            open_mailbox(f"{url}#{name}-{day}", body=Order, max_deliveries=3)
             for name in ("billing", "packing", "shipping")
         ]
         #: The numbers of those that were sent, billed and so on.
@@ -186,7 +189,7 @@ def main() -> int:
         print(f"DEMO_SECONDS must be a number of seconds, got {seconds!r}", file=sys.stderr)
         return ExitCode.BAD_CONFIGURATION
     with TemporaryDirectory() as folder, daemon_scope() as scope:
-        shop = Shop(f"{folder}/shop.db")
+        shop = Shop(os.environ.get("DEMO_URL", f"sqlite:///{folder}/shop.db"))
         tree = Supervisor("shop", children=shop.children(), intensity=10, backoff=Backoff(maximum=2.0))
         service = Service(tree, mailboxes=shop.mailboxes, health_port=0, stall_threshold=STALL_THRESHOLD)
         assert service.probes is not None, "there is a port for it"

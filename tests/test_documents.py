@@ -8,11 +8,14 @@ import re
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
+from private_server import Server
 from pydantic import BaseModel
+from sizing import table
 
 import loopwarden.actors
 import loopwarden.errors
@@ -54,16 +57,23 @@ def test_a_program_of_the_readme_runs_and_prints_what_it_says(program: str, caps
 
 @pytest.mark.parametrize("page", [page for page in PAGES if _programs(page)], ids=lambda page: page.stem)
 def test_document_has_only_programs_that_run_as_tests(page: Path, tmp_path: Path) -> None:
+    programs = tmp_path / "programs"
+    programs.mkdir()
     for number, program in enumerate(_programs(page)):
-        (tmp_path / f"test_program_{number}.py").write_text(program, encoding="utf-8")
+        (programs / f"test_program_{number}.py").write_text(program, encoding="utf-8")
 
-    ran = subprocess.run(
-        [sys.executable, "-P", "-m", "pytest", "-q", "--import-mode=importlib", "-p", "no:cacheprovider", "."],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    with ExitStack() as stack:
+        environment = dict(os.environ)
+        if "REDIS_URL" in _text(page):
+            environment["REDIS_URL"] = stack.enter_context(Server("valkey", tmp_path / "server")).url
+        ran = subprocess.run(
+            [sys.executable, "-P", "-m", "pytest", "-q", "--import-mode=importlib", "-p", "no:cacheprovider", "."],
+            cwd=programs,
+            capture_output=True,
+            text=True,
+            check=False,
+            env=environment,
+        )
 
     assert ran.returncode == 0, ran.stdout
 
@@ -142,6 +152,10 @@ def test_ways_through_the_code_name_what_is_in_their_files() -> None:
 
     assert lost == []
     assert checked > 40
+
+
+def test_table_of_sizes_is_what_the_script_says() -> None:
+    assert table([1e3, 1e5, 1e7]) in _text(ROOT / "docs" / "scaling.md")
 
 
 def test_every_page_is_in_the_index_and_in_the_readme() -> None:

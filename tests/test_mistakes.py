@@ -288,37 +288,43 @@ MISTAKES: dict[str, str] = {
     ),
     "LoopGroup(loops=[])": "ValueError: loops must be one loop or more, each of them once, got ()",
     'open_mailbox("jobs")': (
-        "InvalidParameterError: mailbox 'jobs': url must be like memory://jobs, sqlite:///mail.db#jobs or "
+        "InvalidParameterError: mailbox 'jobs': url must be like memory://jobs, "
+        "redis://host/0#jobs, sqlite:///mail.db#jobs or "
         "sqlite:////var/lib/app/mail.db#jobs (three slashes are relative to the current folder, four are "
         "absolute), got 'jobs'"
     ),
     "open_mailbox(5)": (
-        "InvalidParameterError: mailbox '5': url must be a string, like memory://jobs, sqlite:///mail.db#jobs or "
+        "InvalidParameterError: mailbox '5': url must be a string, like memory://jobs, "
+        "redis://host/0#jobs, sqlite:///mail.db#jobs or "
         "sqlite:////var/lib/app/mail.db#jobs (three slashes are relative to the current folder, four are "
         "absolute), got 5"
     ),
     'open_mailbox(Path("mail.db"))': (
         "InvalidParameterError: mailbox \"PosixPath('mail.db')\": url must be a string, like memory://jobs, "
+        "redis://host/0#jobs, "
         "sqlite:///mail.db#jobs or sqlite:////var/lib/app/mail.db#jobs (three slashes are relative to the current "
         "folder, four are absolute), got PosixPath('mail.db')"
     ),
     'open_mailbox("memory://")': (
-        "InvalidParameterError: mailbox 'memory://': url must be like memory://jobs, sqlite:///mail.db#jobs or "
+        "InvalidParameterError: mailbox 'memory://': url must be like memory://jobs, "
+        "redis://host/0#jobs, sqlite:///mail.db#jobs or "
         "sqlite:////var/lib/app/mail.db#jobs (three slashes are relative to the current folder, four are "
         "absolute), got 'memory://'"
     ),
     'open_mailbox("memory://fresh?max_deliveries=1")': (
         "InvalidParameterError: mailbox 'memory://fresh?max_deliveries=1': url must be like memory://jobs, "
+        "redis://host/0#jobs, "
         "sqlite:///mail.db#jobs or sqlite:////var/lib/app/mail.db#jobs (three slashes are relative to the current "
         "folder, four are absolute), got 'memory://fresh?max_deliveries=1'"
     ),
     'open_mailbox("memory://fresh#jobs")': (
-        "InvalidParameterError: mailbox 'memory://fresh#jobs': url must be like memory://jobs, "
+        "InvalidParameterError: mailbox 'memory://fresh#jobs': url must be like memory://jobs, redis://host/0#jobs, "
         "sqlite:///mail.db#jobs or sqlite:////var/lib/app/mail.db#jobs (three slashes are relative to the current "
         "folder, four are absolute), got 'memory://fresh#jobs'"
     ),
     'open_mailbox("sqlite:///mail.db?max_size=3#jobs")': (
         "InvalidParameterError: mailbox 'sqlite:///mail.db?max_size=3#jobs': url must be like memory://jobs, "
+        "redis://host/0#jobs, "
         "sqlite:///mail.db#jobs or sqlite:////var/lib/app/mail.db#jobs (three slashes are relative to the current "
         "folder, four are absolute), got 'sqlite:///mail.db?max_size=3#jobs'"
     ),
@@ -331,7 +337,7 @@ MISTAKES: dict[str, str] = {
         "sqlite:///mail.db#jobs, got 'sqlite:///mail.db'"
     ),
     'open_mailbox("sqlite://mail.db#jobs")': (
-        "InvalidParameterError: mailbox 'sqlite://mail.db#jobs': url must be like memory://jobs, "
+        "InvalidParameterError: mailbox 'sqlite://mail.db#jobs': url must be like memory://jobs, redis://host/0#jobs, "
         "sqlite:///mail.db#jobs or sqlite:////var/lib/app/mail.db#jobs (three slashes are relative to the current "
         "folder, four are absolute), got 'sqlite://mail.db#jobs'"
     ),
@@ -345,10 +351,10 @@ MISTAKES: dict[str, str] = {
     'open_mailbox("sqlite:///mail.db#jobs", create=False)': (
         "InvalidParameterError: mailbox 'jobs': create must be True, because there is no file DIR/mail.db, got False"
     ),
-    'open_mailbox("redis://user:secret@host/0#jobs")': (
-        "InvalidParameterError: mailbox 'redis://user:***@host/0#jobs': url must be like memory://jobs, "
+    'open_mailbox("amqp://user:secret@host/0#jobs")': (
+        "InvalidParameterError: mailbox 'amqp://***@host/0#jobs': url must be like memory://jobs, redis://host/0#jobs, "
         "sqlite:///mail.db#jobs or sqlite:////var/lib/app/mail.db#jobs (three slashes are relative to the current "
-        "folder, four are absolute), got 'redis://user:***@host/0#jobs'"
+        "folder, four are absolute), got 'amqp://***@host/0#jobs'"
     ),
     'open_mailbox("memory://fresh", body=5)': (
         "InvalidParameterError: mailbox 'fresh': body must be a type that pydantic can validate, got 5"
@@ -377,7 +383,8 @@ MISTAKES: dict[str, str] = {
         "(three slashes are relative to the current folder, four are absolute), got 'sqlite:///none.db'"
     ),
     'list_mailboxes("memory://jobs")': (
-        "InvalidParameterError: mailbox 'memory://jobs': url must be like memory://jobs, sqlite:///mail.db#jobs or "
+        "InvalidParameterError: mailbox 'memory://jobs': url must be like memory://jobs, "
+        "redis://host/0#jobs, sqlite:///mail.db#jobs or "
         "sqlite:////var/lib/app/mail.db#jobs (three slashes are relative to the current folder, four are "
         "absolute), got 'memory://jobs'"
     ),

@@ -409,15 +409,11 @@ def link_to(address: Address) -> Link:
         return NodeLink(pool)
     settings: dict[str, Any] = {**pool.connection_kwargs}
     if address.kind == "cluster":
-        options = {name: value for name, value in settings.items() if name not in {"host", "port", "db"}}
+        given = {name: value for name, value in settings.items() if name not in {"host", "port", "db"}}
         new_node: Any = ClusterNode
         nodes = [new_node(host.strip("[]"), port) for host, port in address.hosts]
-        options = {
-            "socket_timeout": ANSWER_SECONDS,
-            "socket_connect_timeout": _ASK_SECONDS,
-            **options,
-            "retry": _once(),
-        }
+        limits = {"socket_timeout": ANSWER_SECONDS, "socket_connect_timeout": _ASK_SECONDS}
+        options: dict[str, Any] = {**limits, **given, "retry": _once()}
         return ClusterLink(lambda: RedisCluster(startup_nodes=nodes, ssl=_is_tls(pool), **options))
     options = {name: value for name, value in settings.items() if name not in {"host", "port"}}
     hosts = [(host.strip("[]"), port) for host, port in address.hosts]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, TypedDict, final
 
 import pykka
@@ -230,13 +231,13 @@ class Service:
     def _start(self, scope: DaemonScope) -> None:
         if self.probes is not None:
             scope.spawn(self.probes.serve, name="health")
-        delegate = ShutdownDelegate(lambda seconds: self.shut_down("ShutdownRequest", seconds))
+        shut_down = partial(self.shut_down, "ShutdownRequest")
         if isinstance(self._tree, Supervisor) and not self._tree.is_launched:
-            self._tree.use_delegate(delegate)  # before: whoever hears that the tree is up may ask for its end
+            self._tree.delegate_shutdown(shut_down)  # before: whoever hears that the tree is up may ask for its end
             self._tree.launch()
         else:
             with suppress(pykka.ActorDeadError):
-                self.ref.tell(delegate)
+                self.ref.tell(ShutdownDelegate(shut_down))
         if self.timeouts.stall_threshold is not None:
             watchdog = WatchdogActor([self.ref], stall_threshold=self.timeouts.stall_threshold, clock=self._clock)
             self._watchdog = scope.spawn(watchdog)

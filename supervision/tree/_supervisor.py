@@ -194,9 +194,13 @@ class Supervisor(ControlActor):
         """Have loops below that were given no time-outs themselves use these; called before the launch."""
         self._executor.timeouts = timeouts
 
-    def use_delegate(self, delegate: ShutdownDelegate) -> None:
-        """Leave the end to a service from the first request on; called before the launch."""
-        self._delegate = delegate
+    def delegate_shutdown(self, shut_down: Callable[[float], object]) -> None:
+        """Leave the end to a service from the first request on; called before the launch.
+
+        Args:
+            shut_down: Called with the seconds that a `ShutdownRequest` allows, on this thread; must not block.
+        """
+        self._delegate = ShutdownDelegate(shut_down)
 
     def pause_at_start(self) -> None:
         """Let no loop below take messages until a `ResumeRequest`; called before the launch."""

@@ -142,6 +142,26 @@ def test_access_rules_of_the_documents_suffice(make_server: Callable[..., Server
     assert denied <= {"info"}  # which only tells whether the server keeps what it is sent
 
 
+def test_access_rules_of_the_documents_suffice_in_a_cluster(cluster: list[Server]) -> None:
+    besides = re.search(r"a cluster needs\s+`([^`]*)`", (DOCS / "scaling.md").read_text("utf-8"))
+    assert besides is not None
+    rules = ["reset", "on", ">s3cret", *rules_of_the_documents(), *besides[1].split()]
+    for each in cluster:
+        each.call("ACL", "SETUSER", "worker", *rules)
+        each.call("ACL", "LOG", "RESET")
+
+    hosts = ",".join(f"127.0.0.1:{each.port}" for each in cluster)
+    jobs: Jobs = RedisMailbox(f"redis+cluster://worker:s3cret@{hosts}", "jobs")
+    use(jobs)
+    jobs.close()
+
+    denied: set[str] = set()
+    for each in cluster:
+        with each.client() as client:
+            denied |= {entry["object"] for entry in client.acl_log()}
+    assert denied <= {"info"}
+
+
 @pytest.fixture
 def certificate(tmp_path: Path) -> Path:
     folder = tmp_path / "tls"
