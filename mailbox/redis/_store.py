@@ -105,7 +105,7 @@ class RedisStore:
         self._waiters: dict[str, Waiters] = {}
         self._hops: dict[str, int] = {}  # what was said with the last ring of a bell
         self._notifiers: dict[str, Notifier] = {}
-        self._bases: dict[str, int] = {}  # the mailboxes that are open, and how often
+        self._bases: dict[str, int] = {}  # the mailboxes that are open, and how often; under the lock of all stores
         self._members: set[str] = set()  # those that this process takes part in
         self.senders: deque[Sender] = deque()
         # What may be done with mailboxes, as far as it is known here, and who is told when that changes.
@@ -494,26 +494,30 @@ class RedisStore:
         return sorted(each.decode(errors="replace") for each in found)
 
     def join(self, base: str) -> None:
-        """Note that a mailbox is open; under the lock."""
+        """Note that a mailbox is open; under the lock of all stores."""
         self._bases[base] = self._bases.get(base, 0) + 1
 
     def leave(self, base: str) -> None:
         """Note that a mailbox is closed; the last one takes connections and threads with it."""
         if os.getpid() != self._pid:
             return
-        with self.lock:
+        with _stores_lock:
             left = self._bases.get(base, 0) - 1
             if left > 0:
                 self._bases[base] = left
                 return
             self._bases.pop(base, None)
+            is_last = not self._bases  # who opens a mailbox from now on has another store
+            if is_last and _stores.get(self.key) is self:
+                del _stores[self.key]
+        with self.lock:
             was_member = base in self._members
             self._members.discard(base)
-            ending = [] if self._bases else list(self._notifiers.values())
+            ending = list(self._notifiers.values()) if is_last else []
             if self.link.is_cluster:
                 gone = self._notifiers.pop(self._group_of(base), None)
                 ending = [gone] if gone is not None else []
-            elif not self._bases:
+            elif is_last:
                 self._notifiers.clear()
             waking = [notifier for notifier in ending if notifier.end()]
         is_there = True
@@ -523,11 +527,6 @@ class RedisStore:
             if was_member and self.is_real and is_there and not self._is_away:  # to ask one that is takes time
                 self._leave_server(base)
         finally:
-            with _stores_lock:
-                with self.lock:
-                    is_last = not self._bases
-                if is_last and _stores.get(self.key) is self:
-                    del _stores[self.key]
             if is_last:
                 self.link.close()
 
@@ -565,7 +564,7 @@ def _plain(error: Exception) -> str:
     return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}…"
 
 
-_stores_lock = SYSTEM.lock()  # guards _stores
+_stores_lock = SYSTEM.lock()  # guards _stores, and which mailboxes are open in each
 _stores: WeakValueDictionary[object, RedisStore] = WeakValueDictionary()
 
 
@@ -577,8 +576,7 @@ def store_of(key: object, clock: Clock, make: Callable[[], RedisStore], base: st
         if store is None or store.clock is not clock:
             store = _stores[whole] = make()
             store.key = whole
-        with store.lock:
-            store.join(base)
+        store.join(base)
         return store
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,7 +11,7 @@ from private_server import move_slot
 
 from loopwarden._blocking import SYSTEM
 from loopwarden.errors import MailboxConnectionError
-from loopwarden.mailbox import RedisMailbox, fleet, list_mailboxes, open_mailbox
+from loopwarden.mailbox import RedisMailbox, fleet, list_mailboxes
 from loopwarden.mailbox.redis._scripts import base_of
 from loopwarden.testing.contracts._background import run_in_background
 
@@ -35,11 +36,11 @@ def owner_of(cluster: list[Server], key: str) -> Server:
 
 def test_mailboxes_of_a_cluster_are_on_all_its_servers(cluster: list[Server]) -> None:
     names = [f"jobs-{number}" for number in range(8)]
-    boxes: list[Jobs] = [open_mailbox(f"{url_of(cluster)}#{name}") for name in names]  # type: ignore[misc]
+    boxes: list[Jobs] = [RedisMailbox(url_of(cluster), name) for name in names]
     assert len({owner_of(cluster, base_of(name)).port for name in names}) == 3
 
     for box in boxes:
-        received = run_in_background(lambda box=box: box.receive(wait_time_seconds=20), SYSTEM)  # type: ignore[misc]
+        received = run_in_background(partial(box.receive, wait_time_seconds=20), SYSTEM)
         box.send(box.name, reply_to="jobs-0", delay=0.01)
         [message] = received.wait(PATIENCE)
         message.reply("done")

@@ -64,7 +64,7 @@ def test_password_of_a_url_opens_a_mailbox_and_is_shown_nowhere(
     guarded: Server, login: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    jobs: Jobs = open_mailbox(f"{with_password(guarded, login)}#jobs")  # type: ignore[assignment]
+    jobs: Jobs = RedisMailbox(with_password(guarded, login), "jobs")
 
     use(jobs)
 
