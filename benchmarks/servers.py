@@ -157,12 +157,16 @@ def their_tens(box: Any) -> None:
 
 @contextlib.contextmanager
 def child(program_name: str, *arguments: str) -> Generator[subprocess.Popen[str]]:
-    """Run a program beside this one, which ends by itself or with its input."""
+    """Run a program beside this one, which ends by itself, or with its input."""
     command = [sys.executable, "-P", str(HERE / program_name), *arguments]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603  files beside this one
-        line = hear(process)
-        assert line == "ready\n", f"{program_name} said {line!r}"
-        yield process
+        try:
+            line = hear(process)
+            assert line == "ready\n", f"{program_name} said {line!r}"
+            yield process
+        except BaseException:
+            process.kill()
+            raise
 
 
 def hear(process: subprocess.Popen[str]) -> str:
