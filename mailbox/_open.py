@@ -121,9 +121,11 @@ def _check_name_in(url: str, parts: SplitResult, name: str) -> None:
 
 def _open_in_server(url: str, body: Any, reply: Any, options: dict[str, Any], *, create: bool) -> Mailbox[Any, Any]:
     from loopwarden.mailbox.redis import _mailbox as redis  # noqa: PLC0415  an extra: only those who use it need it
+    from loopwarden.mailbox.redis._address import parse  # noqa: PLC0415  as above
 
     parts = urlsplit(url)
     name = unquote(parts.fragment)
+    parse(url)  # as a whole: without what is behind a #, a part of a password may look like a port
     _check_name_in(url, parts, name)
     server = url.partition("#")[0]
     if not create:

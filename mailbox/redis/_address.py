@@ -109,6 +109,7 @@ def _hosts_of(parts: SplitResult, kind: str) -> list[tuple[str, int]]:
         port = place.port  # raises if it is none
         if not place.hostname:
             raise ValueError("a host has no name")
+        place.hostname.encode("idna")  # raises if it can be none, as the look-up of its address would
         hosts.append(
             (f"[{place.hostname}]" if ":" in place.hostname else place.hostname, port or _PORTS.get(kind, 6379))
         )

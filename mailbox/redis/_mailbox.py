@@ -454,7 +454,8 @@ def fleet(url: str) -> Fleet:
         MailboxConnectionError: if the server cannot be reached.
     """
     if not isinstance(url, str) or url.partition("://")[0] not in SCHEMES:  # pyright: ignore[reportUnnecessaryIsInstance]  a caller without types
-        raise InvalidParameterError(describe(url), "url", hide_password(url), "a URL like redis://host:6379/0#jobs")
+        shown = hide_password(url)  # errors are logged
+        raise InvalidParameterError(shown, "url", shown, "a URL like redis://host:6379/0#jobs")
     address, name = parse(url)
     check_new_name(name)
     link = link_to(address)
