@@ -244,9 +244,14 @@ class RedisStore:
         """Have the notifier give signs of life, and wait for a bell; under the lock. Call what it returns without it.
 
         In a simulation nobody else takes part.
+
+        Raises:
+            RuntimeError: if there is no thread to be had, or the mailbox is closed by now, so that nobody would end it.
         """
         if self.clock.blocking.is_virtual:
             return _nothing
+        if base not in self._bases:  # looked at under the lock: a close takes it out before it takes the lock
+            raise RuntimeError("the mailbox is closed")
         group = self._group_of(base)
         notifier = self._notifiers.get(group)
         if notifier is None:
@@ -259,7 +264,7 @@ class RedisStore:
         """Be one of the processes that share a mailbox, from before the first message is in hand.
 
         Raises:
-            RuntimeError: if there is no thread to be had that gives signs of life.
+            RuntimeError: if there is no thread to be had that gives signs of life, or the mailbox is closed.
             MailboxConnectionError: if the server cannot be reached, or refuses.
         """
         with self.lock:

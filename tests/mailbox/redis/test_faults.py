@@ -197,7 +197,8 @@ def test_mailbox_leaves_no_connection_when_it_is_closed(own: Server) -> None:
     assert wait_no_threads() == []
     with own.client() as client:
         assert [each["id"] for each in client.client_list()] == [str(client.client_id())]
-        assert client.keys("*wake*") == []
+        # One that came when the notifier was about to end anyway stays for a while.
+        assert [key for key in client.keys("*wake*") if client.ttl(key) < 0] == []
 
 
 def test_full_mailbox_takes_a_send_that_waited_when_another_process_makes_room(own: Server) -> None:
