@@ -15,9 +15,12 @@ if TYPE_CHECKING:
     from loopwarden._blocking import Gate, Lock
     from loopwarden.clock import Clock
 
-__all__ = ["Waitable", "Waiters", "wait_for", "wait_visible"]
+__all__ = ["RECHECK", "Waitable", "WaitableOutside", "Waiters", "wait_for", "wait_outside", "wait_visible"]
 
 F = TypeVar("F")
+
+#: Seconds after which a call that waits for a server looks again in a simulation, where no other process takes part.
+RECHECK = 1.0
 
 
 @final
@@ -160,6 +163,92 @@ def wait_for(  # noqa: PLR0917  few callers, and each passes nearly all of it
         raise
     finally:
         unlocked()
+
+
+class WaitableOutside(Protocol):
+    """A mailbox in a server, as a call sees it that waits for something there."""
+
+    @property
+    def lock(self) -> Lock:
+        """Guards who waits in this process."""
+        ...
+
+    @property
+    def waiters(self) -> Waiters: ...
+
+    def check_open(self) -> None:
+        """Refuse if the mailbox is closed.
+
+        Raises:
+            MailboxClosedError: if it is.
+        """
+        ...
+
+    def park(self, gate: Gate, alarm: float) -> float | None:
+        """Wait from now on, at a gate that the caller takes out again, whatever comes; it looks again at ``alarm``.
+
+        Returns:
+            Seconds after which it must look again, if it turns out to be sooner.
+        """
+        ...
+
+    def pass_on(self) -> None:
+        """Wake the next one, here or elsewhere: who was woken has not looked."""
+        ...
+
+
+def wait_outside(
+    waitable: WaitableOutside,
+    look: Callable[[], tuple[F, float | None]],
+    clock: Clock,
+    timeout: float,
+    token: Token | None,
+) -> F | None:
+    """Do as `wait_for` does, where a look asks a server, so that it is under no lock.
+
+    What is told meanwhile stays with the server until somebody waits. A wake-up is for one: it is passed on by who ends
+    without having looked.
+
+    Args:
+        waitable: The mailbox.
+        look: Returns what was found, with the seconds until it must be looked again. What it has found is false if
+            there is nothing, and None if the call is to end without.
+        clock: The time.
+        timeout: Seconds.
+        token: Ends it early.
+    """
+    deadline = clock.monotonic() + timeout
+    gate: Gate | None = None
+    is_woken = is_watching = False  # it was told of something to receive; of when there will be
+    try:
+        while True:
+            waitable.check_open()
+            if token is not None and token.stopped:
+                return None
+            found, again = look()
+            is_woken = is_watching = False
+            now = clock.monotonic()
+            if found or found is None or now >= deadline or (token is not None and token.take_nudge()):
+                return found
+            wait = deadline - now if again is None else min(deadline - now, again)
+            if clock.blocking.is_virtual:
+                wait = min(wait, RECHECK)
+            gate = clock.blocking.gate()
+            is_watching = again is not None
+            sooner = waitable.park(gate, now + wait)
+            wait = wait if sooner is None else min(wait, sooner)
+            wait_with(clock, gate, wait, token)  # woken by a ring, by what is due, by close, or by time
+            with waitable.lock:
+                is_woken = not waitable.waiters.leave(gate)
+            gate = None
+    finally:
+        if gate is not None:
+            if token is not None:
+                token.detach(gate)  # once more: a Ctrl-C may come while the wait does so itself
+            with waitable.lock:
+                is_woken = not waitable.waiters.leave(gate)
+        if is_woken or is_watching:
+            waitable.pass_on()
 
 
 def wait_visible(waitable: Waitable, clock: Clock, timeout: float, token: Token | None) -> bool:

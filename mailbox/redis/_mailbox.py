@@ -35,13 +35,14 @@ from loopwarden.mailbox._validation import (
     check_seconds,
     hide_password,
 )
+from loopwarden.mailbox._waiters import RECHECK
 from loopwarden.mailbox.redis._address import SCHEMES, parse
 from loopwarden.mailbox.redis._dead_letters import RedisDeadLetters
 from loopwarden.mailbox.redis._fleet import Fleet, read_fleet
 from loopwarden.mailbox.redis._link import ClusterLink, NodeLink, link_to
 from loopwarden.mailbox.redis._queue import RedisQueue, Row, meta_of
 from loopwarden.mailbox.redis._scripts import base_of
-from loopwarden.mailbox.redis._store import RECHECK, RedisStore, Sender, store_of
+from loopwarden.mailbox.redis._store import RedisStore, Sender, store_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -7,6 +7,7 @@ import math
 from typing import TYPE_CHECKING, final
 
 from loopwarden._log import report
+from loopwarden.mailbox._suspects import BEAT_SECONDS
 from loopwarden.mailbox.redis._link import FAULTS, is_lost
 
 if TYPE_CHECKING:
@@ -15,10 +16,8 @@ if TYPE_CHECKING:
     from loopwarden.mailbox.redis._link import Line
     from loopwarden.mailbox.redis._store import RedisStore
 
-__all__ = ["BEAT_SECONDS", "Notifier"]
+__all__ = ["Notifier"]
 
-#: Seconds between two signs of life; a process that has given none for 15 s is dead (see `common.lua`).
-BEAT_SECONDS = 5.0
 #: Seconds after which a server that says nothing is lost: it is asked to answer within those of a beat.
 PATIENCE = BEAT_SECONDS + 5.0
 #: Seconds for which it stays out of the server when nobody waits; a pause for all processes is heard later by as much.

@@ -15,16 +15,16 @@ from loopwarden.errors import (
 )
 from loopwarden.mailbox._dead_letter import NO_ERROR, DeadLetterNotice, DeadLetterWatch, exhausted_notice
 from loopwarden.mailbox._message import Message
-from loopwarden.mailbox._token import wait_with
 from loopwarden.mailbox._unreadable import BODY, HEADERS, most_unread, unread_notice
 from loopwarden.mailbox._validation import check_receive, check_seconds, check_token, refuse_letter
+from loopwarden.mailbox._waiters import wait_outside
 from loopwarden.mailbox.redis._link import is_timeout
-from loopwarden.mailbox.redis._store import PATIENCE_SECONDS, RECHECK, LostConnectionError
+from loopwarden.mailbox.redis._store import PATIENCE_SECONDS, LostConnectionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 
-    from loopwarden._blocking import Gate
+    from loopwarden._blocking import Gate, Lock
     from loopwarden.clock import Clock
     from loopwarden.mailbox._token import Token
     from loopwarden.mailbox.redis._store import Argument, RedisStore
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 __all__ = ["CHUNK", "UNREADABLE", "RedisQueue", "Row", "about_of", "meta_of", "writable"]
 
 B = TypeVar("B")
-F = TypeVar("F")
 
 #: Most messages of one script, so that no other client of the server waits for long.
 CHUNK = 1_000
@@ -141,7 +140,8 @@ class RedisQueue(Generic[B]):
         #: True from the close of the mailbox on.
         self.closed = False
         with store.lock:
-            self._waiters = store.waiters(self._bell)
+            #: Who waits for something to receive.
+            self.waiters = store.waiters(self._bell)
             self._room = store.waiters(f"{base}:room")
         #: Tells of messages that become dead letters.
         self.watch = DeadLetterWatch(name, clock)
@@ -150,6 +150,11 @@ class RedisQueue(Generic[B]):
     def name(self) -> str:
         """The mailbox's name."""
         return self._name
+
+    @property
+    def lock(self) -> Lock:
+        """The store's."""
+        return self._store.lock
 
     @property
     def place(self) -> tuple[str, str]:
@@ -180,7 +185,7 @@ class RedisQueue(Generic[B]):
             finally:
                 self.watch.tell()
 
-        return self._wait(look, wait_time_seconds, token) or []
+        return wait_outside(self, look, self._clock, wait_time_seconds, token) or []
 
     def wait_visible(self, timeout: float, token: Token | None) -> bool:
         """Do what `SupportsWaitVisible` says."""
@@ -191,58 +196,15 @@ class RedisQueue(Generic[B]):
             now, is_there, due = self.call("look", patience=0)
             return bool(is_there), _until(now, due)
 
-        return bool(self._wait(look, timeout, token)) and not (token is not None and token.stopped)
+        found = wait_outside(self, look, self._clock, timeout, token)
+        return bool(found) and not (token is not None and token.stopped)
 
-    def _wait(self, look: Callable[[], tuple[F, float | None]], timeout: float, token: Token | None) -> F | None:
-        """Look until something is found, the token is stopped or nudged, or ``timeout`` has passed.
-
-        A look asks the server, so it is under no lock. What is rung meanwhile stays with the server until somebody
-        waits. A wake-up is for one: it is passed on by who ends without having looked.
-
-        Args:
-            look: Returns what was found, with the seconds until it must be looked again. What it has found is false if
-                there is nothing, and None if the call is to end without.
-            timeout: Seconds.
-            token: Ends it early.
-        """
-        deadline = self._clock.monotonic() + timeout
-        gate: Gate | None = None
-        is_woken = is_watching = False  # it was told of something to receive; of when there will be
-        try:
-            while True:
-                self.check_open()
-                if token is not None and token.stopped:
-                    return None
-                found, again = look()
-                is_woken = is_watching = False
-                now = self._clock.monotonic()
-                if found or found is None or now >= deadline or (token is not None and token.take_nudge()):
-                    return found
-                wait = deadline - now if again is None else min(deadline - now, again)
-                if self._clock.blocking.is_virtual:
-                    wait = min(wait, RECHECK)
-                gate = self._clock.blocking.gate()
-                is_watching = again is not None
-                self._park(gate, now + wait)
-                wait_with(self._clock, gate, wait, token)  # woken by a ring, by what is due, by close, or by time
-                with self._store.lock:
-                    is_woken = not self._waiters.leave(gate)
-                gate = None
-        finally:
-            if gate is not None:
-                if token is not None:
-                    token.detach(gate)  # once more: a Ctrl-C may come while the wait does so itself
-                with self._store.lock:
-                    is_woken = not self._waiters.leave(gate)
-            if is_woken or is_watching:
-                self._pass_on()
-
-    def _park(self, gate: Gate, alarm: float) -> None:
-        """Wait from now on, at a gate that the caller takes out again, whatever comes."""
+    def park(self, gate: Gate, alarm: float) -> None:
+        """Wait from now on; see `WaitableOutside.park`."""
         with self._store.lock:
             if self.closed:
                 gate.open()
-            self._waiters.park(gate, alarm)
+            self.waiters.park(gate, alarm)
             try:
                 wake = self._store.listen(self._root, self._bell)
             except RuntimeError:  # no thread, as while the interpreter exits: it looks when its time is over
@@ -253,11 +215,11 @@ class RedisQueue(Generic[B]):
     def _root(self) -> str:
         return self._base.removesuffix(":dead") if self._letters else self._base
 
-    def _pass_on(self) -> None:
-        """Wake the next one, here or elsewhere: who was woken has not looked."""
+    def pass_on(self) -> None:
+        """Wake the next one, here or elsewhere; see `WaitableOutside.pass_on`."""
         with self._store.lock:
-            if self._waiters.gates:
-                self._waiters.wake_one()
+            if self.waiters.gates:
+                self.waiters.wake_one()
                 return
         with contextlib.suppress(MailboxConnectionError):  # then everybody looks again, when the server is back
             self.call("ring", "", patience=0)
@@ -265,7 +227,7 @@ class RedisQueue(Generic[B]):
     def wake_all(self) -> None:
         """Wake all who wait here; the others who share the mailbox in this process look once more."""
         with self._store.lock:
-            self._waiters.wake_all()
+            self.waiters.wake_all()
             self._room.wake_all()
 
     @contextlib.contextmanager
@@ -278,9 +240,9 @@ class RedisQueue(Generic[B]):
         try:
             if is_visible:
                 with self._store.lock:
-                    if self._waiters.gates:
-                        gate = self._waiters.gates[0]  # noted before it is out: a Ctrl-C in between must not lose it
-                        self._waiters.gates.popleft()
+                    if self.waiters.gates:
+                        gate = self.waiters.gates[0]  # noted before it is out: a Ctrl-C in between must not lose it
+                        self.waiters.gates.popleft()
             yield "" if gate is not None else "1"
         finally:
             if gate is not None:

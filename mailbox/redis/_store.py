@@ -21,9 +21,10 @@ from loopwarden._forks import at_fork
 from loopwarden._log import describe, report
 from loopwarden.clock import SystemClock
 from loopwarden.errors import InvalidParameterError, MailboxConnectionError
+from loopwarden.mailbox._suspects import Suspects
 from loopwarden.mailbox._waiters import Waiters
 from loopwarden.mailbox.redis._link import FAULTS, is_lost
-from loopwarden.mailbox.redis._notifier import BEAT_SECONDS, Notifier
+from loopwarden.mailbox.redis._notifier import Notifier
 from loopwarden.mailbox.redis._scripts import MAILBOXES, PREFIX, SCRIPTS, dead_of
 
 if TYPE_CHECKING:
@@ -41,8 +42,6 @@ PATIENCE_SECONDS = 5.0
 #: Seconds before the second try, at the most; the first one is made at once, because the server may have closed what
 #: was free for long.
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
-#: Seconds without a sign of life after which a process is dead; as in `common.lua`.
-DEAD_SECONDS = 15.0
 #: The oldest version of Redis that has all commands.
 OLDEST = [6, 2]
 #: What replicas confirm, if they are to, and for how long they are waited for.
@@ -52,8 +51,6 @@ CONFIRM_MILLISECONDS = 1_000
 ON_ITS_WAY_SECONDS = 30.0
 #: Most characters of an error of redis-py that are told.
 MAX_TEXT = 300
-#: Seconds after which a receive that waits looks again in a simulation, where no other process takes part.
-RECHECK = 1.0
 
 
 @final
@@ -111,8 +108,7 @@ class RedisStore:
         # What may be done with mailboxes, as far as it is known here, and who is told when that changes.
         self._states: dict[str, str] = {}
         self._listeners: dict[str, list[Callable[[bool], object]]] = {}
-        # Processes that may be dead, by mailbox: the last sign of life that was seen, and since when it is the last.
-        self._suspects: dict[tuple[str, str], tuple[int, float]] = {}
+        self._suspects = Suspects()
         # Receives whose answer was lost, and until when to look for what they have leased, which is put back.
         self._lost: deque[tuple[str, str, float]] = deque()
         #: True while the last that was asked of the server was in vain.
@@ -402,31 +398,18 @@ class RedisStore:
     def dead_among(self, base: str, silent: Sequence[Any], now: int) -> tuple[list[str], float | None]:
         """Return the processes that are dead, and the seconds after which to look at the others again.
 
-        By the server's time alone all would seem dead if that was set forward. So a process is dead if it has been
-        silent for long enough by that time, and this one has seen no sign of life for longer than one takes to come.
-
         Args:
             base: The mailbox.
             silent: Processes that are overdue with a sign of life, each with the time of its last.
             now: The server's time.
         """
-        mine = self.clock.monotonic()
-        dead: list[str] = []
-        again: float | None = None
-        for index in range(0, len(silent), 2):
-            member, seen = silent[index].decode(), int(silent[index + 1])
-            if member == self.holder:
-                continue
-            with self.lock:
-                known = self._suspects.get((base, member))
-                if known is None or known[0] != seen:
-                    known = self._suspects[base, member] = seen, mine
-            wait = max((seen - now) / 1000 + DEAD_SECONDS, known[1] - mine + BEAT_SECONDS)
-            if wait <= 0:
-                dead.append(member)
-            else:
-                again = wait if again is None else min(again, wait)
-        return dead, again
+        others = [
+            (silent[index].decode(), int(silent[index + 1]))
+            for index in range(0, len(silent), 2)
+            if silent[index].decode() != self.holder
+        ]
+        with self.lock:
+            return self._suspects.judge(base, others, now, self.clock.monotonic())
 
     def end_leases_of(self, mailbox: str, base: str, member: str) -> None:
         """Let what a process that died had in hand be received again."""
@@ -435,7 +418,7 @@ class RedisStore:
         )
         self.call(mailbox, "leave", base, (member, "1"))
         with self.lock:
-            self._suspects.pop((base, member), None)
+            self._suspects.forget(base, member)
         if count:
             messages = "1 message" if count == 1 else f"{count} messages"
             text = "%s: a process has died, and %s that it had in hand can be received again"

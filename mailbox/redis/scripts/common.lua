@@ -37,7 +37,7 @@ local now = tonumber(ARGV[1]) or server_time()
 local CHUNK = 1000
 -- No receive waits longer.
 local LONGEST_WAIT = 20000
--- A process that gave no sign of life for so long is dead, as in `_store.py`; before that it is watched.
+-- A process that gave no sign of life for so long is dead, as in `_suspects.py`; before that it is watched.
 local DEAD_AFTER = 15000
 local SILENT_AFTER = 10000
 

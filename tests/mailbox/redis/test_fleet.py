@@ -208,6 +208,6 @@ def test_process_is_dead_when_it_was_seen_silent_twice_and_not_because_a_clock_w
 
     assert not dead
     assert again == pytest.approx(5, abs=1)
-    store._suspects["base", "other"] = 1000, mine - 6
+    store._suspects._known["base", "other"] = 1000, mine - 6
     assert store.dead_among("base", [b"other", b"1000"], now=1_000_000) == (["other"], None)
     assert store.dead_among("base", [b"other", b"2000"], now=1_000_000)[0] == []

@@ -9,8 +9,7 @@ import pytest
 from loopwarden import Ticket
 from loopwarden._blocking import SYSTEM
 from loopwarden.errors import MailboxConnectionError
-from loopwarden.mailbox import RedisMailbox
-from loopwarden.mailbox.redis import _store
+from loopwarden.mailbox import RedisMailbox, _suspects
 from loopwarden.mailbox.redis._scripts import base_of
 from loopwarden.testing.contracts._background import run_in_background
 
@@ -118,7 +117,7 @@ def test_messages_of_a_dead_process_come_back_though_the_server_is_without_memor
     jobs.send("a")
     elsewhere.receive(visibility_timeout=300)
     own.call("ZINCRBY", f"{base_of('jobs')}:members", -16_000, elsewhere._store.holder)  # as if that was long ago
-    monkeypatch.setattr(_store, "BEAT_SECONDS", 0.0)  # and this process had watched it since
+    monkeypatch.setattr(_suspects, "BEAT_SECONDS", 0.0)  # and this process had watched it since
     fill(own)
 
     assert [(message.body, message.delivery_count) for message in jobs.receive()] == [("a", 2)]

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from processes import Program
 
-from loopwarden.mailbox import RedisMailbox
-from loopwarden.mailbox.redis import _store
+from loopwarden.mailbox import RedisMailbox, _suspects
 from loopwarden.mailbox.redis._scripts import base_of
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ def test_messages_of_a_process_that_was_killed_come_back_when_it_has_been_silent
     members = f"{base_of('jobs')}:members"
     [dead] = {member.decode() for member in server.call("ZRANGE", members, 0, -1)} - {jobs._store.holder}
     server.call("ZINCRBY", members, -16_000, dead)  # as if its last sign of life had come before
-    monkeypatch.setattr(_store, "BEAT_SECONDS", 0.0)  # and this process had watched it since
+    monkeypatch.setattr(_suspects, "BEAT_SECONDS", 0.0)  # and this process had watched it since
 
     found = [jobs.receive()[0] for _ in range(10)]
 
