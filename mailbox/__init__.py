@@ -20,9 +20,10 @@ from loopwarden.mailbox._contract import (
     SupportsWaitVisible,
 )
 from loopwarden.mailbox._dead_letter import DeadLetter, DeadLetterNotice, paced
+from loopwarden.mailbox._fleet import Fleet, FleetMember, HeldMessage
 from loopwarden.mailbox._lease import LeaseExtender
 from loopwarden.mailbox._message import Message, Record, Settler
-from loopwarden.mailbox._open import list_mailboxes, open_mailbox
+from loopwarden.mailbox._open import fleet, list_mailboxes, open_mailbox
 from loopwarden.mailbox._token import Token
 from loopwarden.mailbox._validation import (
     check_bodies,
@@ -43,8 +44,7 @@ from loopwarden.mailbox.memory._mailbox import InMemoryMailbox
 from loopwarden.mailbox.sqlite._mailbox import SqliteMailbox
 
 if TYPE_CHECKING:
-    from loopwarden.mailbox.redis._fleet import Fleet, FleetMember, HeldMessage
-    from loopwarden.mailbox.redis._mailbox import RedisMailbox, fleet
+    from loopwarden.mailbox.redis._mailbox import RedisMailbox
 
 __all__ = [
     # The contract
@@ -100,7 +100,6 @@ __all__ = [
 __getattr__, __dir__ = lazy(
     __name__,
     {
-        "loopwarden.mailbox.redis._fleet": "Fleet FleetMember HeldMessage",
-        "loopwarden.mailbox.redis._mailbox": "RedisMailbox fleet",
+        "loopwarden.mailbox.redis._mailbox": "RedisMailbox",
     },
 )

@@ -20,9 +20,12 @@ from loopwarden.mailbox.sqlite._mailbox import SqliteMailbox
 from loopwarden.mailbox.sqlite._store import is_missing, read_names
 
 if TYPE_CHECKING:
-    from loopwarden.mailbox._contract import Mailbox
+    from collections.abc import Callable
 
-__all__ = ["list_mailboxes", "open_mailbox"]
+    from loopwarden.mailbox._contract import Mailbox
+    from loopwarden.mailbox._fleet import Fleet
+
+__all__ = ["fleet", "list_mailboxes", "open_mailbox"]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -38,8 +41,8 @@ _FORMS = (
     "like memory://jobs, redis://host/0#jobs, sqlite:///mail.db#jobs or sqlite:////var/lib/app/mail.db#jobs"
     f" ({_SLASHES})"
 )
-#: What the URL of a server begins with; what each of them means is known where redis-py is.
-_SERVERS = re.compile(r"(redis|valkey|rediss|valkeys|unix|rediss?\+(cluster|sentinel|unix))://", re.IGNORECASE)
+#: What the URL of a server begins with; what each of them means is known where its client is.
+_REDIS = re.compile(r"(redis|valkey|rediss|valkeys|unix|rediss?\+(cluster|sentinel|unix))://", re.IGNORECASE)
 #: Options as other URLs have them, where a name is to be.
 _OPTIONS = re.compile(r"\?.*=")
 _DEFAULTS = {name: each.default for name, each in signature(InMemoryMailbox).parameters.items()}
@@ -95,7 +98,7 @@ def open_mailbox(
     if parts.scheme == "memory" and parts.netloc and not parts.query and not parts.fragment:
         types = {name: kind for name, kind in (("body", body), ("reply", reply)) if kind is not Any}
         return _open_in_memory(unquote(parts.netloc + parts.path), {**types, **options}, create=create)
-    if _SERVERS.match(url):
+    if _REDIS.match(url):
         return _open_in_server(url, body, reply, options, create=create)
     path, name = _path_in(url, parts), unquote(parts.fragment)
     _check_name_in(url, parts, name)
@@ -120,21 +123,46 @@ def _check_name_in(url: str, parts: SplitResult, name: str) -> None:
 
 
 def _open_in_server(url: str, body: Any, reply: Any, options: dict[str, Any], *, create: bool) -> Mailbox[Any, Any]:
-    from loopwarden.mailbox.redis import _mailbox as redis  # noqa: PLC0415  an extra: only those who use it need it
-    from loopwarden.mailbox.redis._address import parse  # noqa: PLC0415  as above
-
-    parts = urlsplit(url)
-    name = unquote(parts.fragment)
+    """Open a mailbox in a server, whose client is an extra: only those who use it need it."""
+    names_in, parse, make = _server(url)
+    name = unquote(urlsplit(url).fragment)
     parse(url)  # as a whole: without what is behind a #, a part of a password may look like a port
-    _check_name_in(url, parts, name)
+    _check_name_in(url, urlsplit(url), name)
     server = url.partition("#")[0]
     if not create:
-        names = redis.names_in(server)
+        names = names_in(server)
         if name not in names:
             known = ", ".join(map(repr, names)) or "none"
             expected = f"True, because there is no such mailbox (there is {known})"
             raise InvalidParameterError(name, "create", value=False, expected=expected)
-    return redis.RedisMailbox(server, name, body=body, reply=reply, **options)
+    return make(server, name, body=body, reply=reply, **options)
+
+
+def _server(url: str) -> tuple[Callable[[str], list[str]], Callable[[str], object], Callable[..., Mailbox[Any, Any]]]:  # noqa: ARG001  one kind of server so far
+    """Return what lists the mailboxes in a server, what reads its URL, and what opens one."""
+    from loopwarden.mailbox.redis import _address as address  # noqa: PLC0415  an extra
+    from loopwarden.mailbox.redis import _mailbox as redis  # noqa: PLC0415  as above
+
+    return redis.names_in, address.parse, redis.RedisMailbox
+
+
+def fleet(url: str) -> Fleet:
+    """Return which processes share a mailbox of a server, and what each has in hand; nothing is made there.
+
+    Args:
+        url: The mailbox, like ``redis://host:6379/0#jobs``.
+
+    Raises:
+        InvalidParameterError: if it is no URL of a mailbox in a server.
+        MailboxConnectionError: if the server cannot be reached.
+    """
+    if isinstance(url, str) and _REDIS.match(url):  # pyright: ignore[reportUnnecessaryIsInstance]  a caller without types
+        from loopwarden.mailbox.redis import _mailbox as redis  # noqa: PLC0415  an extra
+
+        return redis.fleet_of(url)
+    shown = hide_password(url)  # errors are logged
+    expected = "a URL like redis://host:6379/0#jobs"
+    raise InvalidParameterError(shown, "url", shown, expected)
 
 
 def list_mailboxes(url: str) -> list[str]:
@@ -154,10 +182,8 @@ def list_mailboxes(url: str) -> list[str]:
     if parts.scheme == "memory" and not any(parts[1:]):
         with _lock:
             return sorted(name for name, (mailbox, _) in _names().items() if not mailbox.closed)
-    if _SERVERS.match(url):
-        from loopwarden.mailbox.redis._mailbox import names_in  # noqa: PLC0415  as above
-
-        return names_in(url)
+    if _REDIS.match(url):
+        return _server(url)[0](url)
     path = _path_in(url, parts)
     names = read_names(path)
     if names is None:

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, final
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
 
-__all__ = ["BEAT_SECONDS", "DEAD_SECONDS", "Suspects"]
+__all__ = ["BEAT_SECONDS", "DEAD_SECONDS", "LEAST_BEAT_SECONDS", "Suspects"]
 
 #: Seconds between two signs of life.
 BEAT_SECONDS = 5.0
+#: The same if a process is watched that may be dead.
+LEAST_BEAT_SECONDS = 0.5
 #: Seconds without one after which a process is dead.
 DEAD_SECONDS = 15.0
 
@@ -20,7 +22,7 @@ class Suspects:
     """Processes that may be dead.
 
     By a server's time alone all would seem dead if that was set forward. So a process is dead if it has been silent for
-    long enough by that time, and this one has seen no sign of life for longer than one takes to come.
+    long enough by that time, and this one has seen no sign of life for half as long again as one takes to come.
     """
 
     def __init__(self) -> None:
@@ -44,7 +46,7 @@ class Suspects:
             known = self._known.get((mailbox, process))
             if known is None or known[0] != seen:
                 known = self._known[mailbox, process] = seen, mine
-            wait = max((seen - now) / 1000 + DEAD_SECONDS, known[1] - mine + BEAT_SECONDS)
+            wait = max((seen - now) / 1000 + DEAD_SECONDS, known[1] - mine + 1.5 * BEAT_SECONDS)
             if wait <= 0:
                 dead.append(process)
             else:

@@ -15,12 +15,24 @@ if TYPE_CHECKING:
     from loopwarden._blocking import Gate, Lock
     from loopwarden.clock import Clock
 
-__all__ = ["RECHECK", "Waitable", "WaitableOutside", "Waiters", "wait_for", "wait_outside", "wait_visible"]
+__all__ = [
+    "LONGEST_WAIT",
+    "RECHECK",
+    "Waitable",
+    "WaitableOutside",
+    "Waiters",
+    "wait_for",
+    "wait_outside",
+    "wait_visible",
+]
 
 F = TypeVar("F")
 
 #: Seconds after which a call that waits for a server looks again in a simulation, where no other process takes part.
 RECHECK = 1.0
+#: Seconds after which a call that waits looks in any case: a server tells nobody of what is due later than that, and a
+#: wake-up may have been for a process that has died.
+LONGEST_WAIT = 20.0
 
 
 @final
@@ -230,9 +242,8 @@ def wait_outside(
             now = clock.monotonic()
             if found or found is None or now >= deadline or (token is not None and token.take_nudge()):
                 return found
-            wait = deadline - now if again is None else min(deadline - now, again)
-            if clock.blocking.is_virtual:
-                wait = min(wait, RECHECK)
+            wait = min(deadline - now, RECHECK if clock.blocking.is_virtual else LONGEST_WAIT)
+            wait = wait if again is None else min(wait, again)
             gate = clock.blocking.gate()
             is_watching = again is not None
             sooner = waitable.park(gate, now + wait)

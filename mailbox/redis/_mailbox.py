@@ -35,10 +35,10 @@ from loopwarden.mailbox._validation import (
     check_seconds,
     hide_password,
 )
-from loopwarden.mailbox._waiters import RECHECK
+from loopwarden.mailbox._waiters import LONGEST_WAIT, RECHECK
 from loopwarden.mailbox.redis._address import SCHEMES, parse
 from loopwarden.mailbox.redis._dead_letters import RedisDeadLetters
-from loopwarden.mailbox.redis._fleet import Fleet, read_fleet
+from loopwarden.mailbox.redis._fleet import read_fleet
 from loopwarden.mailbox.redis._link import ClusterLink, NodeLink, link_to
 from loopwarden.mailbox.redis._queue import RedisQueue, Row, meta_of
 from loopwarden.mailbox.redis._scripts import base_of
@@ -50,11 +50,12 @@ if TYPE_CHECKING:
     from loopwarden._blocking import Gate
     from loopwarden.mailbox._contract import Mailbox
     from loopwarden.mailbox._dead_letter import DeadLetterNotice
+    from loopwarden.mailbox._fleet import Fleet
     from loopwarden.mailbox._message import Message
     from loopwarden.mailbox._token import Token
     from loopwarden.mailbox.redis._link import Link
 
-__all__ = ["RedisMailbox", "fleet", "names_in"]
+__all__ = ["RedisMailbox", "fleet_of", "names_in"]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -104,7 +105,8 @@ class RedisMailbox(Generic[T, R]):
         durability: str = "server",
         clock: Clock | None = None,
     ) -> None:
-        self._is_open = False
+        self._is_open, self._has_left = False, True
+        self._opener = object()
         self._pid = os.getpid()
         clock = resolve_clock(clock)
         self._name = check_new_name(name)
@@ -119,8 +121,8 @@ class RedisMailbox(Generic[T, R]):
         self._server = server
         self._clock = clock
         self._base = base_of(name)
-        self._store = _store_in(server, clock, _DURABILITIES[durability], name, self._base)
-        self._is_open = True
+        self._store = _store_in(server, clock, _DURABILITIES[durability], name, self._base, self._opener)
+        self._is_open, self._has_left = True, False
         try:
             self._queue: RedisQueue[T] = RedisQueue(
                 self._store,
@@ -224,7 +226,7 @@ class RedisMailbox(Generic[T, R]):
                     raise MailboxFullError(self._name, self._max_size or 0)
                 gate = self._clock.blocking.gate()
                 self._park(gate, left)
-                self._clock.wait(gate, min(left, RECHECK) if self._clock.blocking.is_virtual else left)
+                self._clock.wait(gate, min(left, RECHECK if self._clock.blocking.is_virtual else LONGEST_WAIT))
                 with self._store.lock:
                     is_woken = not self._room.leave(gate)
                     hops = self._store.take_hops(self._room_bell) if is_woken else None
@@ -341,7 +343,7 @@ class RedisMailbox(Generic[T, R]):
 
     def watch_pauses(self, listener: Callable[[bool], object]) -> Callable[[], None]:
         """Have a listener told when the mailbox is paused for all, or resumed; see `SupportsPauseWatch`."""
-        return self._store.watch_pauses(self._base, listener)
+        return self._store.pauses.watch(self._base, listener)
 
     # The rest.
 
@@ -368,14 +370,15 @@ class RedisMailbox(Generic[T, R]):
 
     def close(self) -> None:
         """Refuse from now on, and wake who waits; see `Mailbox.close`."""
-        if not self._is_open or os.getpid() != self._pid:
+        if self._has_left or os.getpid() != self._pid:
             return
         self._is_open = False
         if hasattr(self, "_dead"):
             self._queue.closed = self._dead.queue.closed = True
             self._queue.wake_all()
             self._dead.queue.wake_all()
-        self._store.leave(self._base)
+        self._store.leave(self._base, self._opener)
+        self._has_left = True  # last: a Ctrl-C on the way leaves it to be closed again
         if hasattr(self, "_dead"):
             self._queue.watch.tell()
             self._queue.watch.summarize()
@@ -383,8 +386,8 @@ class RedisMailbox(Generic[T, R]):
     def __del__(self) -> None:
         if getattr(self, "_is_open", False) and os.getpid() == self._pid:
             warnings.warn(f"unclosed {self!r}", ResourceWarning, source=self, stacklevel=1)
-            with contextlib.suppress(ImportError):  # while the interpreter ends, nothing can be imported any more
-                self.close()
+            # Without a lock: garbage is collected wherever the thread is, which may have any of them.
+            self._store.forgotten.append((self._base, self._opener))
 
     def _read(self, row: Row) -> T:
         return self._codec.decode(row.body)
@@ -405,7 +408,9 @@ class RedisMailbox(Generic[T, R]):
         return f"<RedisMailbox {self._name!r} in {self._store.shown}{', closed' if self.closed else ''}>"
 
 
-def _store_in(server: Any, clock: Clock, replicas: int, name: str, base: str) -> RedisStore:
+def _store_in(  # noqa: PLR0917  one caller
+    server: Any, clock: Clock, replicas: int, name: str, base: str, opener: object
+) -> RedisStore:
     """Return the store of a server, with a mailbox noted as open in it."""
     if isinstance(server, str):
         if "://" not in server or server.partition("://")[0] not in SCHEMES:
@@ -426,7 +431,7 @@ def _store_in(server: Any, clock: Clock, replicas: int, name: str, base: str) ->
     else:
         expected = "a URL like redis://host:6379/0, or a client of redis-py"
         raise InvalidParameterError(name, "server", describe(server), expected)
-    return store_of(key, clock, lambda: RedisStore(make(), shown, clock, replicas=replicas), base)
+    return store_of(key, clock, lambda: RedisStore(make(), shown, clock, replicas=replicas), base, opener)
 
 
 def names_in(url: str) -> list[str]:
@@ -444,19 +449,8 @@ def names_in(url: str) -> list[str]:
         link.close()
 
 
-def fleet(url: str) -> Fleet:
-    """Return which processes share a mailbox of a server, and what each has in hand; nothing is made there.
-
-    Args:
-        url: The mailbox, like ``redis://host:6379/0#jobs``.
-
-    Raises:
-        InvalidParameterError: if it is no URL of a mailbox in a server.
-        MailboxConnectionError: if the server cannot be reached.
-    """
-    if not isinstance(url, str) or url.partition("://")[0] not in SCHEMES:  # pyright: ignore[reportUnnecessaryIsInstance]  a caller without types
-        shown = hide_password(url)  # errors are logged
-        raise InvalidParameterError(shown, "url", shown, "a URL like redis://host:6379/0#jobs")
+def fleet_of(url: str) -> Fleet:
+    """Return who shares a mailbox of a server; see `loopwarden.mailbox.fleet`."""
     address, name = parse(url)
     check_new_name(name)
     link = link_to(address)

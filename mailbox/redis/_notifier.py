@@ -153,8 +153,8 @@ class Notifier:
                 line = self._line = self._store.link.line(self._group, PATIENCE)
                 self._next_beat = -math.inf
             if self._clock.monotonic() >= self._next_beat:
-                self._store.beat(line, self._group)
-                self._next_beat = self._clock.monotonic() + BEAT_SECONDS
+                pause = self._store.beat(line, self._group)
+                self._next_beat = self._clock.monotonic() + pause
                 self._failures = 0
             if self._unsure:
                 self._store.ring_again(line, self._unsure)

@@ -268,6 +268,9 @@ class RedisQueue(Generic[B]):
                     self._give_up_unread(unreadable)
                 dead, again = self._store.dead_among(self._root, silent, now) if silent else ((), None)
                 self._end_leases(dead, is_due=not messages)
+                if messages and self.closed:  # nobody gives signs of life for it any more
+                    self.put_back_many(messages)
+                    self.check_open()
                 if token is not None and token.stopped and messages:  # it has asked for nothing any more
                     self.put_back_many(messages)
                     return None, None

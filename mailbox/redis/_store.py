@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
-import platform
 import secrets
-import socket
 from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, final
@@ -21,7 +18,9 @@ from loopwarden._forks import at_fork
 from loopwarden._log import describe, report
 from loopwarden.clock import SystemClock
 from loopwarden.errors import InvalidParameterError, MailboxConnectionError
-from loopwarden.mailbox._suspects import Suspects
+from loopwarden.mailbox._fleet import about_this_process
+from loopwarden.mailbox._pauses import PauseWatch
+from loopwarden.mailbox._suspects import BEAT_SECONDS, LEAST_BEAT_SECONDS, Suspects
 from loopwarden.mailbox._waiters import Waiters
 from loopwarden.mailbox.redis._link import FAULTS, is_lost
 from loopwarden.mailbox.redis._notifier import Notifier
@@ -102,12 +101,15 @@ class RedisStore:
         self._waiters: dict[str, Waiters] = {}
         self._hops: dict[str, int] = {}  # what was said with the last ring of a bell
         self._notifiers: dict[str, Notifier] = {}
-        self._bases: dict[str, int] = {}  # the mailboxes that are open, and how often; under the lock of all stores
+        # The mailboxes that are open, and who has opened them; under the lock of all stores.
+        self._bases: dict[str, set[object]] = {}
+        #: What was opened, and then forgotten: its collection may have come at any time, with any lock held.
+        self.forgotten: deque[tuple[str, object]] = deque()
         self._members: set[str] = set()  # those that this process takes part in
+        self._leaving: set[str] = set()  # those of them that are being closed
         self.senders: deque[Sender] = deque()
-        # What may be done with mailboxes, as far as it is known here, and who is told when that changes.
-        self._states: dict[str, str] = {}
-        self._listeners: dict[str, list[Callable[[bool], object]]] = {}
+        #: Who is told that a mailbox was paused or resumed for all.
+        self.pauses: PauseWatch[str] = PauseWatch(shown, clock.blocking)
         self._suspects = Suspects()
         # Receives whose answer was lost, and until when to look for what they have leased, which is put back.
         self._lost: deque[tuple[str, str, float]] = deque()
@@ -115,9 +117,7 @@ class RedisStore:
         self._is_away = False
         self._dice = clock.blocking.dice()
         self._is_checked = False
-        self._about = json.dumps(
-            {"host": socket.gethostname(), "pid": self._pid, "python": platform.python_version(), "version": _version()}
-        )
+        self._about = about_this_process()
 
     @property
     def lock(self) -> Lock:
@@ -309,46 +309,51 @@ class RedisStore:
             elif what == "room":
                 line.run([("RPUSH", bell, "0"), ("LTRIM", bell, 0, 0)])
 
-    def beat(self, line: Line, group: str) -> None:
-        """Give a sign of life to each mailbox that this process takes part in."""
+    def beat(self, line: Line, group: str) -> float:
+        """Give a sign of life to each mailbox that this process takes part in; then see to what others have left.
+
+        Returns:
+            The seconds until the next one.
+        """
         self.link.tidy(self.clock.monotonic())
+        self.leave_forgotten()
         with self.lock:
             bases = [base for base in self._members if self._is_of(f"{base}:", group)]
-        for lost in tuple(self._lost):
-            base, receipt, until = lost
-            if self._is_of(f"{base}:", group):
-                self._sweep(partial(self._sweep_lost_on, line, base, receipt))
-                if self.clock.monotonic() >= until:
-                    with contextlib.suppress(ValueError):
-                        self._lost.remove(lost)
+        silent: dict[str, tuple[list[bytes], int]] = {}
         if self.is_real:
             for base in bases:
-                self._heard(base, self._on(line, "beat", base, ("", self.holder, self._about)).decode())
+                state, now, *others = self._on(line, "beat", base, ("", self.holder, self._about))
+                silent[base] = others, int(now)
+                self._heard(base, state.decode())
+        self._sweep_lost(line, group)
+        soonest = BEAT_SECONDS
+        for base, (others, now) in silent.items():
+            dead, again = self.dead_among(base, others, now)
+            soonest = soonest if again is None else min(soonest, max(again, LEAST_BEAT_SECONDS))
+            with contextlib.suppress(MailboxConnectionError):  # seen to with the next
+                for member in dead:
+                    self.end_leases_of("", base, member)
+        return soonest
+
+    def _sweep_lost(self, line: Line, group: str) -> None:
+        """Put back what receives have leased whose answers were lost, all of a mailbox in one go."""
+        now = self.clock.monotonic()
+        lost: dict[str, list[str]] = {}
+        for entry in tuple(self._lost):
+            base, receipt, until = entry
+            if self._is_of(f"{base}:", group):
+                lost.setdefault(base, []).append(receipt)
+                if now >= until:
+                    with contextlib.suppress(ValueError):
+                        self._lost.remove(entry)
+        for base, receipts in lost.items():
+            self._sweep(partial(self._sweep_lost_on, line, base, receipts))
 
     def _heard(self, base: str, state: str) -> None:
-        """Tell those who asked for it that the mailbox was paused or resumed for all."""
-        with self.lock:
-            if self._states.get(base, "") == state:
-                return
-            self._states[base] = state
-            listeners = tuple(self._listeners.get(base, ()))
-            self._wake_those_of(base)
-        for listener in listeners:
-            try:
-                listener(state == "paused")
-            except Exception as error:  # noqa: BLE001  the others must hear it too
-                report(logging.ERROR, "%s: a listener for pauses raised", self.shown, error=error)
-
-    def watch_pauses(self, base: str, listener: Callable[[bool], object]) -> Callable[[], None]:
-        """Have a listener called, on the notifier's thread, when a mailbox is paused or resumed."""
-        with self.lock:
-            self._listeners.setdefault(base, []).append(listener)
-
-        def unwatch() -> None:
-            with self.lock, contextlib.suppress(ValueError):
-                self._listeners[base].remove(listener)
-
-        return unwatch
+        """Have those look who wait, and those told who asked for it, if a mailbox was paused or resumed for all."""
+        if self.pauses.heard(base, state):
+            with self.lock:
+                self._wake_those_of(base)
 
     def set_state(self, mailbox: str, base: str, state: str) -> None:
         """Say what all processes may do with a mailbox."""
@@ -362,8 +367,8 @@ class RedisStore:
             if waiters is not None:
                 waiters.wake_all()
 
-    def _sweep_lost_on(self, line: Line, base: str, receipt: str, cursor: str) -> Any:
-        return self._on(line, "sweep", base, (self.now(), cursor, "lost", receipt))
+    def _sweep_lost_on(self, line: Line, base: str, receipts: list[str], cursor: str) -> Any:
+        return self._on(line, "sweep", base, (self.now(), cursor, "lost", *receipts))
 
     def _on(self, line: Line, script: str, base: str, arguments: Sequence[Argument]) -> Any:
         known = SCRIPTS[script]
@@ -390,7 +395,8 @@ class RedisStore:
         Now, unless the server is away; and with each sign of life for a while, because the call may still be on its
         way to it.
         """
-        self._lost.append((base, receipt, self.clock.monotonic() + ON_ITS_WAY_SECONDS))
+        if not any(known[:2] == (base, receipt) for known in tuple(self._lost)):
+            self._lost.append((base, receipt, self.clock.monotonic() + ON_ITS_WAY_SECONDS))
         if not is_away:
             with contextlib.suppress(*FAULTS):
                 self._sweep(lambda cursor: self.run_script("sweep", base, (cursor, "lost", receipt)))
@@ -471,7 +477,10 @@ class RedisStore:
 
     def knows(self, mailbox: str, name: str) -> bool:
         """Say whether a mailbox was ever opened in the server."""
-        return name in self.names(mailbox)
+        try:
+            return bool(self.link.run(MAILBOXES, [("SISMEMBER", MAILBOXES, name)])[0])
+        except FAULTS as error:
+            raise self.failure(mailbox, error) from error
 
     def names(self, mailbox: str) -> list[str]:
         """Return the names of all mailboxes that were ever opened in the server, in order."""
@@ -481,33 +490,42 @@ class RedisStore:
             raise self.failure(mailbox, error) from error
         return sorted(each.decode(errors="replace") for each in found)
 
-    def join(self, base: str) -> None:
+    def join(self, base: str, opener: object) -> None:
         """Note that a mailbox is open; under the lock of all stores."""
-        self._bases[base] = self._bases.get(base, 0) + 1
+        self._bases.setdefault(base, set()).add(opener)
 
-    def leave(self, base: str) -> None:
-        """Note that a mailbox is closed; the last one takes connections and threads with it."""
+    def leave_forgotten(self) -> None:
+        """Note that those mailboxes are closed that nobody has closed, and that are gone."""
+        with contextlib.suppress(IndexError):
+            while True:
+                self.leave(*self.forgotten.popleft())
+
+    def leave(self, base: str, opener: object) -> None:
+        """Note that a mailbox is closed; the last one takes connections and threads with it.
+
+        It may be called again if it was interrupted, and changes nothing after it was not.
+        """
         if os.getpid() != self._pid:
             return
         with _stores_lock:
-            left = self._bases.get(base, 0) - 1
-            if left > 0:
-                self._bases[base] = left
+            openers = self._bases.get(base, set())
+            openers.discard(opener)
+            if openers:
                 return
             self._bases.pop(base, None)
             is_last = not self._bases  # who opens a mailbox from now on has another store
             if is_last and _stores.get(self.key) is self:
                 del _stores[self.key]
         with self.lock:
-            was_member = base in self._members
+            was_member = base in self._members or base in self._leaving
+            if was_member:
+                self._leaving.add(base)
             self._members.discard(base)
-            ending = list(self._notifiers.values()) if is_last else []
-            if self.link.is_cluster:
-                gone = self._notifiers.pop(self._group_of(base), None)
-                ending = [gone] if gone is not None else []
-            elif is_last:
-                self._notifiers.clear()
-            waking = [notifier for notifier in ending if notifier.end()]
+            group = self._group_of(base)
+            ending = {
+                key: each for key, each in self._notifiers.items() if is_last or (self.link.is_cluster and key == group)
+            }
+            waking = [notifier for notifier in ending.values() if notifier.end()]
         is_there = True
         for notifier in waking:
             is_there = notifier.wake() and is_there
@@ -515,7 +533,14 @@ class RedisStore:
             if was_member and self.is_real and is_there and not self._is_away:  # to ask one that is takes time
                 self._leave_server(base)
         finally:
+            with self.lock:
+                self._leaving.discard(base)
+                for key in ending:
+                    self._notifiers.pop(key, None)
+                for bell in [bell for bell in self._waiters if bell.rpartition(":")[0] in {base, dead_of(base)}]:
+                    del self._waiters[bell]
             if is_last:
+                self.pauses.close()
                 self.link.close()
 
     def _leave_server(self, base: str) -> None:
@@ -537,15 +562,6 @@ class RedisStore:
 def _nothing() -> None: ...
 
 
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415  takes a while, and is asked for once
-
-    try:
-        return version("loopwarden")
-    except PackageNotFoundError:
-        return ""
-
-
 def _plain(error: Exception) -> str:
     """Describe what redis-py raised in one line; it names hosts, and no passwords."""
     text = " ".join(str(error).split()) or describe(error)
@@ -556,7 +572,7 @@ _stores_lock = SYSTEM.lock()  # guards _stores, and which mailboxes are open in 
 _stores: WeakValueDictionary[object, RedisStore] = WeakValueDictionary()
 
 
-def store_of(key: object, clock: Clock, make: Callable[[], RedisStore], base: str) -> RedisStore:
+def store_of(key: object, clock: Clock, make: Callable[[], RedisStore], base: str, opener: object) -> RedisStore:
     """Return the store of a server, which is made if there is none, with a mailbox noted as open."""
     with _stores_lock:
         whole = (key, id(clock), os.getpid())
@@ -564,8 +580,9 @@ def store_of(key: object, clock: Clock, make: Callable[[], RedisStore], base: st
         if store is None or store.clock is not clock:
             store = _stores[whole] = make()
             store.key = whole
-        store.join(base)
-        return store
+        store.join(base, opener)
+    store.leave_forgotten()
+    return store
 
 
 def _begin_anew() -> None:

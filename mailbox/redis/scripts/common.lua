@@ -39,7 +39,7 @@ local CHUNK = 1000
 local LONGEST_WAIT = 20000
 -- A process that gave no sign of life for so long is dead, as in `_suspects.py`; before that it is watched.
 local DEAD_AFTER = 15000
-local SILENT_AFTER = 10000
+local SILENT_AFTER = 6000
 
 local function ring(key)
   if call('LLEN', key) == 0 then

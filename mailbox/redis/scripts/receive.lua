@@ -32,8 +32,8 @@ local function first_back(limit, most, letters)
   end
 end
 
--- Processes that should have given a sign of life, and when to look at the others again.
-local silent, soonest = {}, -1
+-- Processes that should have given a sign of life; those that come to be silent later are seen to by notifiers.
+local silent = {}
 if holder ~= '' then
   silent = call('ZRANGEBYSCORE', root .. ':members', '-inf', now - SILENT_AFTER, 'WITHSCORES', 'LIMIT', 0, 10)
 end
@@ -118,16 +118,5 @@ if more then
   next_one = now
 elseif next_one < 0 then
   call('DEL', bell) -- otherwise one who waits must look, to know when to look again
-end
-if holder ~= '' then
-  -- When the next one that is heard of now would be silent.
-  local oldest = call('ZRANGEBYSCORE', root .. ':members', '(' .. now - SILENT_AFTER, '+inf', 'WITHSCORES', 'LIMIT', 0, 2)
-  local first = oldest[1] == holder and 4 or 2
-  if oldest[first] then
-    soonest = tonumber(oldest[first]) + SILENT_AFTER
-    if next_one < 0 or soonest < next_one then
-      next_one = soonest
-    end
-  end
 end
 return {now, birth, state, next_one, silent, letters, places, bodies, count}

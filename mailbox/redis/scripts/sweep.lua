@@ -1,7 +1,10 @@
--- Goes over all leases, a chunk with each call, and ends those of a dead process, puts back those of one receive whose
--- answer was lost, or lets those of a process that closes last for their time. Returns {cursor, how many}.
--- ARGV: now, cursor, 'dead' 'lost' or 'left', which process or receipt
-local what, which = ARGV[3], ARGV[4]
+-- Goes over all leases, a chunk with each call, and ends those of a dead process, puts back those of receives whose
+-- answers were lost, or lets those of a process that closes last for their time. Returns {cursor, how many}.
+-- ARGV: now, cursor, 'dead' 'lost' or 'left', which process, or receipts
+local what, which, receipts = ARGV[3], ARGV[4], {}
+for index = 4, #ARGV do
+  receipts[ARGV[index]] = true
+end
 local members = root .. ':members'
 call('ZREM', members, '') -- first: a server without memory lets a script go on that has begun with this
 if what == 'dead' then
@@ -21,7 +24,7 @@ for index = 1, #found[2], 2 do
   elseif what == 'left' and holder == which then
     call('HSET', hold, place, deliveries .. ':' .. receipt .. '::' .. err)
     count = count + 1
-  elseif what == 'lost' and receipt == which then
+  elseif what == 'lost' and receipts[receipt] then
     call('ZREM', lease, place)
     call('ZADD', back, place, place)
     call('HSET', hold, place, (deliveries - 1) .. ':::' .. err)

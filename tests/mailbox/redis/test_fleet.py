@@ -12,6 +12,7 @@ from loopwarden import MailboxLoop, Ticket
 from loopwarden._blocking import SYSTEM
 from loopwarden.errors import InvalidParameterError, MailboxDrainingError
 from loopwarden.mailbox import RedisMailbox, Token
+from loopwarden.mailbox.redis import _store
 from loopwarden.testing.contracts._background import run_in_background
 
 if TYPE_CHECKING:
@@ -202,12 +203,41 @@ def test_what_the_server_gives_in_the_moment_of_a_stop_goes_back_at_once_and_unc
         assert ([message.body for message in received], stats.leased) == (["in that very moment"], 1)
 
 
+def test_listener_that_blocks_keeps_no_sign_of_life_from_the_server(
+    jobs: Jobs, elsewhere: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_store, "BEAT_SECONDS", 0.02)
+    begun: Ticket[None] = Ticket()
+    beaten: Ticket[None] = Ticket()
+    done = SYSTEM.gate()
+    beat: Callable[..., float] = jobs._store.beat
+
+    def beats(*arguments: Any) -> float:
+        if begun.is_ready() and not beaten.is_ready():
+            beaten.complete(None)
+        return beat(*arguments)
+
+    def block(_: bool) -> None:
+        begun.complete(None)
+        done.wait(PATIENCE)
+
+    monkeypatch.setattr(jobs._store, "beat", beats)
+    unwatch = jobs.watch_pauses(block)
+    jobs.receive()  # takes part from now on
+
+    elsewhere.pause()
+
+    beaten.wait(PATIENCE)
+    done.open()
+    unwatch()
+
+
 def test_process_is_dead_when_it_was_seen_silent_twice_and_not_because_a_clock_was_set(jobs: Jobs) -> None:
     store, mine = jobs._store, jobs._store.clock.monotonic()
     dead, again = store.dead_among("base", [b"other", b"1000", store.holder.encode(), b"0"], now=1_000_000)
 
     assert not dead
-    assert again == pytest.approx(5, abs=1)
-    store._suspects._known["base", "other"] = 1000, mine - 6
+    assert again == pytest.approx(7.5, abs=1)
+    store._suspects._known["base", "other"] = 1000, mine - 8
     assert store.dead_among("base", [b"other", b"1000"], now=1_000_000) == (["other"], None)
     assert store.dead_among("base", [b"other", b"2000"], now=1_000_000)[0] == []

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from loopwarden.errors import MailboxClosedError
-from loopwarden.mailbox import RedisMailbox
+from loopwarden.mailbox import RedisMailbox, _waiters
+from loopwarden.mailbox.redis._scripts import base_of
 from loopwarden.testing import wait_no_threads
 
 if TYPE_CHECKING:
@@ -56,8 +57,37 @@ def test_receive_whose_mailbox_is_closed_before_it_takes_part_leaves_no_thread(
 
     monkeypatch.setattr(jobs._store, "take_part", late)
 
-    held = jobs.receive()
+    with pytest.raises(MailboxClosedError):
+        jobs.receive()
 
-    assert [message.body for message in held] == ["a"]
     assert wait_no_threads() == []
     assert server.call("KEYS", "*member*") == []
+    elsewhere: Jobs = RedisMailbox(server.url, "jobs")
+    assert [(message.body, message.delivery_count) for message in elsewhere.receive()] == [("a", 1)]
+    elsewhere.close()
+
+
+def test_wait_whose_ring_a_dying_process_has_taken_ends_all_the_same(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_waiters, "LONGEST_WAIT", 0.05)
+    jobs: Jobs = RedisMailbox(server.url, "jobs")
+    ask: Callable[..., Any] = jobs._store.run_script
+    rings: list[bytes] = []
+
+    def asked(script: str, *arguments: Any) -> Any:
+        answer = ask(script, *arguments)
+        if script == "look" and not rings:
+            with server.client() as elsewhere:
+                box: Jobs = RedisMailbox(elsewhere, "jobs")
+                box.send("a")
+                box.close()
+            rings.append(server.call("LPOP", f"{base_of('jobs')}:bell"))
+        return answer
+
+    monkeypatch.setattr(jobs._store, "run_script", asked)
+
+    assert jobs.wait_visible(600)
+
+    assert rings != [None]
+    jobs.close()

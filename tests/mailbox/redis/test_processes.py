@@ -9,10 +9,10 @@ import pytest
 from processes import Program
 
 from loopwarden.mailbox import RedisMailbox, _suspects
-from loopwarden.mailbox.redis._scripts import base_of
+from loopwarden.mailbox.redis._scripts import PREFIX, base_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from redis_servers import Server
 
@@ -68,3 +68,45 @@ def test_forked_process_is_refused_what_it_inherited_and_its_parent_goes_on(serv
         assert [holder.line(), holder.line(), holder.exit_code()] == ["holds 3", "child 0", 0]
 
     assert [message.body for message in jobs.receive(max_messages=10)] == ["of the child"]
+
+
+def test_wait_without_a_receive_sees_to_what_a_process_had_in_hand_that_was_killed(
+    server: Server, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs.send("a")
+    lease_and_die(server, 1)
+    members = f"{base_of('jobs')}:members"
+    [dead] = server.call("ZRANGE", members, 0, -1)
+    server.call("ZINCRBY", members, -16_000, dead)  # as if its last sign of life had come before
+    monkeypatch.setattr(_suspects, "BEAT_SECONDS", 0.0)  # and this process had watched it since
+
+    assert jobs.wait_visible(20)
+
+    assert [message.body for message in jobs.receive()] == ["a"]
+
+
+def test_signs_of_life_come_before_what_is_put_back_and_many_lost_receives_are_one_step(
+    server: Server, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs.send_many(range(3))
+    held = jobs.receive(max_messages=3)
+    store, base = jobs._store, base_of("jobs")
+    scripts: list[str] = []
+    ask: Callable[..., Any] = store._on
+
+    line = store.link.line(PREFIX, 60)
+
+    def asked(on: Any, script: str, *arguments: Any) -> Any:
+        if on is line:  # and not that of the notifier
+            scripts.append(script)
+        return ask(on, script, *arguments)
+
+    monkeypatch.setattr(store, "_on", asked)
+    for receipt in (*range(100), *range(100), held[0].receipt):
+        store.put_back_lost(base, str(receipt), is_away=True)
+
+    store.beat(line, PREFIX.rstrip(":"))
+
+    line.close()
+    assert scripts == ["beat", "sweep"]
+    assert [(each.body, each.delivery_count) for each in jobs.receive(max_messages=5)] == [(n, 1) for n in range(3)]
