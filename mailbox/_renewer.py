@@ -273,19 +273,23 @@ def _weakly(source: object) -> Callable[[], object]:
         return lambda: source
 
 
-#: The renewers of each mailbox, by its `id`: mailboxes of other people's may be equal without being the same.
-_renewers: dict[int, list[LeaseRenewer]] = {}
+#: The renewers of each mailbox, by its `id`: mailboxes of other people's may be equal without being the same. What
+#: tells that a mailbox is gone stands beside them. `weakref.finalize` would keep it, and all that our modules can
+#: reach, until the interpreter has to take them down piece by piece, so that a process of loops would end much later.
+_renewers: dict[int, tuple[weakref.ref[object], list[LeaseRenewer]]] = {}
 
 
 def renewer_of(source: object, clock: Clock) -> LeaseRenewer:
     """Return the renewer that all workers of a mailbox share."""
-    known = _renewers.get(id(source))
-    if known is None:
+    key = id(source)
+    entry = _renewers.get(key)
+    if entry is None:
         try:
-            weakref.finalize(source, _renewers.pop, id(source), None).atexit = False
+            ref = weakref.ref(source, lambda _: _renewers.pop(key, None))
         except TypeError:  # there is no way to know when it is gone
             return LeaseRenewer(source, clock)
-        known = _renewers.setdefault(id(source), [])
+        entry = _renewers.setdefault(key, (ref, []))
+    _, known = entry
     for renewer in known:
         if renewer.clock is clock:
             return renewer
