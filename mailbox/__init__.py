@@ -20,7 +20,6 @@ from loopwarden.mailbox._contract import (
     SupportsWaitVisible,
 )
 from loopwarden.mailbox._dead_letter import DeadLetter, DeadLetterNotice, paced
-from loopwarden.mailbox._fleet import Fleet, FleetMember, HeldMessage
 from loopwarden.mailbox._lease import LeaseExtender
 from loopwarden.mailbox._message import Message, Record, Settler
 from loopwarden.mailbox._open import fleet, list_mailboxes, open_mailbox
@@ -41,10 +40,11 @@ from loopwarden.mailbox._validation import (
     check_token,
 )
 from loopwarden.mailbox.memory._mailbox import InMemoryMailbox
-from loopwarden.mailbox.sqlite._mailbox import SqliteMailbox
 
 if TYPE_CHECKING:
+    from loopwarden.mailbox._fleet import Fleet, FleetMember, HeldMessage
     from loopwarden.mailbox.redis._mailbox import RedisMailbox
+    from loopwarden.mailbox.sqlite._mailbox import SqliteMailbox
 
 __all__ = [
     # The contract
@@ -96,10 +96,13 @@ __all__ = [
     "fleet",
 ]
 
-# An extra: only those who use it need redis-py, which takes as long to import as all the rest.
+# A process pays for the back end that it uses: sqlite3 is a good part of what one in memory would import, and redis-py,
+# which is an extra, takes as long to import as all the rest.
 __getattr__, __dir__ = lazy(
     __name__,
     {
+        "loopwarden.mailbox._fleet": "Fleet FleetMember HeldMessage",
         "loopwarden.mailbox.redis._mailbox": "RedisMailbox",
+        "loopwarden.mailbox.sqlite._mailbox": "SqliteMailbox",
     },
 )

@@ -16,8 +16,6 @@ from loopwarden.clock import SYSTEM_CLOCK, current_clock
 from loopwarden.errors import InvalidParameterError, MailboxConnectionError
 from loopwarden.mailbox._validation import check_new_name, hide_password
 from loopwarden.mailbox.memory._mailbox import InMemoryMailbox
-from loopwarden.mailbox.sqlite._mailbox import SqliteMailbox
-from loopwarden.mailbox.sqlite._store import is_missing, read_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -100,13 +98,21 @@ def open_mailbox(
         return _open_in_memory(unquote(parts.netloc + parts.path), {**types, **options}, create=create)
     if _REDIS.match(url):
         return _open_in_server(url, body, reply, options, create=create)
+    return _open_in_file(url, body, reply, options, create=create)
+
+
+def _open_in_file(url: str, body: Any, reply: Any, options: dict[str, Any], *, create: bool) -> Mailbox[Any, Any]:
+    from loopwarden.mailbox.sqlite._mailbox import SqliteMailbox  # noqa: PLC0415  only those who use it pay for it
+    from loopwarden.mailbox.sqlite._store import is_missing, read_names  # noqa: PLC0415  as above
+
+    parts = urlsplit(url)
     path, name = _path_in(url, parts), unquote(parts.fragment)
     _check_name_in(url, parts, name)
     folder = path.absolute().parent
     if is_missing(folder):
         raise MailboxConnectionError(name, f"the folder {folder} of {url} does not exist ({_SLASHES})")
     if not create:
-        _check_there(path, name)
+        _check_there(path, name, read_names(path))
     return SqliteMailbox(path, name, body=body, reply=reply, **options)
 
 
@@ -184,6 +190,8 @@ def list_mailboxes(url: str) -> list[str]:
             return sorted(name for name, (mailbox, _) in _names().items() if not mailbox.closed)
     if _REDIS.match(url):
         return _server(url)[0](url)
+    from loopwarden.mailbox.sqlite._store import read_names  # noqa: PLC0415  only those who use it pay for it
+
     path = _path_in(url, parts)
     names = read_names(path)
     if names is None:
@@ -211,8 +219,7 @@ def _path_in(url: str, parts: SplitResult) -> Path:
     raise InvalidParameterError(shown, "url", shown, _FORMS)
 
 
-def _check_there(path: Path, name: str) -> None:
-    names = read_names(path)
+def _check_there(path: Path, name: str, names: list[str] | None) -> None:
     if names is None:
         raise InvalidParameterError(
             name, "create", value=False, expected=f"True, because there is no file {path.absolute()}"

@@ -19,6 +19,8 @@ NOT_NEEDED = {
     "loopwarden.actors.consumers._eval_loop",
     "loopwarden.actors.offload",
     "loopwarden.actors.session",
+    "loopwarden.mailbox.redis",
+    "loopwarden.mailbox.sqlite",
     "loopwarden.supervision.daemons",
     "loopwarden.supervision.health",
     "loopwarden.supervision.service",
@@ -84,7 +86,7 @@ def test_import_of_what_a_supervised_loop_needs_imports_nothing_else() -> None:
 import sys
 from loopwarden import ChildSpec, LoopActor, MailboxLoop, Supervisor, Ticket
 print({NOT_NEEDED} & set(sys.modules))
-print({{"asyncio", "http.server", "multiprocessing"}} & set(sys.modules))
+print({{"asyncio", "http.server", "multiprocessing", "redis", "sqlite3"}} & set(sys.modules))
 """
 
     assert run(program) == "set()\nset()\n"
