@@ -138,6 +138,7 @@ BORROWED = {
         "actors.loop._messages.BeginDrain": "only a supervisor has a shutdown drain a loop, with two tickets to watch",
         "actors.loop._loop_ref.refuse_own_wait": "a supervisor answers for its child, whose handler may wait for that",
         "actors.loop._messages.StopCast": "only a supervisor stops a loop without asking for an answer",
+        "actors.loop._protocols.ReadsMessages": "only our own loops tell of dead letters, which supervisors pass on",
         "actors.loop._protocols.takes_timeouts": "a loop is asked where it is made whether it takes those of its tree",
         "actors.loop._protocols.check_loop": "what is no loop is refused where it is given, before it has an actor",
         "actors.runtime._exit_hook.alive": "a process that ends stops every actor, also one without a supervisor",

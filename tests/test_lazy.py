@@ -17,6 +17,7 @@ PACKAGES = ["loopwarden", "loopwarden.actors", "loopwarden.supervision"]
 #: What a supervised loop does without.
 NOT_NEEDED = {
     "loopwarden.actors.consumers._eval_loop",
+    "loopwarden.actors.consumers._periodic_loop",
     "loopwarden.actors.offload",
     "loopwarden.actors.session",
     "loopwarden.mailbox.redis",

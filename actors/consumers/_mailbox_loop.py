@@ -18,7 +18,7 @@ from loopwarden.actors.consumers._mailbox_worker import MailboxWorker, Source, c
 from loopwarden.actors.consumers._pause_state import PauseState
 from loopwarden.actors.consumers._retry import RetryPolicy, RetryRule, check_crash_on
 from loopwarden.actors.consumers._worker_group import WorkerGroup
-from loopwarden.actors.loop._protocols import LoopTimeouts
+from loopwarden.actors.loop._protocols import LoopTimeouts, ReadsMessages
 from loopwarden.actors.loop._work_budget import WorkBudget, check_budget
 from loopwarden.clock import Clock, resolve_clock
 from loopwarden.mailbox import SupportsDeadLetterWatch, SupportsPauseWatch, check_seconds
@@ -48,7 +48,7 @@ CLOSE_LATER = "close mailboxes after the tree has ended, as serve(…, mailboxes
 T = TypeVar("T")
 
 
-class MailboxLoop(Generic[T]):
+class MailboxLoop(ReadsMessages, Generic[T]):
     """Receives messages, calls the handler with each, and acknowledges those that it returns from.
 
     A handler that raises an ``Exception`` gives its message back, to come again after a back-off, and the loop goes on.

@@ -13,7 +13,7 @@ from loopwarden.actors.consumers._retry import check_crash_on
 from loopwarden.actors.consumers._schedule import make_schedule
 from loopwarden.actors.consumers._timer_loop import TimerLoop
 from loopwarden.actors.loop._health import Progress
-from loopwarden.actors.loop._protocols import LoopTimeouts
+from loopwarden.actors.loop._protocols import LoopTimeouts, ReadsMessages
 from loopwarden.clock import Clock, resolve_clock
 from loopwarden.mailbox import Mailbox
 
@@ -30,7 +30,7 @@ __all__ = ["PeriodicLoop"]
 
 
 @final
-class PeriodicLoop:
+class PeriodicLoop(ReadsMessages):
     """Calls a function every so many seconds, or at the times of a cron expression.
 
     The function never runs twice at once. The due times are fixed from the start on, however long a run takes; those

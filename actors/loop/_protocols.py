@@ -24,6 +24,7 @@ _STOPS = {"shutdown", "shutdown_nowait"}
 
 __all__ = [
     "LoopTimeouts",
+    "ReadsMessages",
     "Runnable",
     "SupportsPause",
     "SupportsProcess",
@@ -53,6 +54,16 @@ class SupportsRun(Protocol):
     def shutdown(self, *, timeout: float) -> object:
         """Ask the loop to stop, and wait for that at most ``timeout`` seconds."""
         ...
+
+
+class ReadsMessages:
+    """A loop of ours that has ``on_dead_letter`` and ``max_deliveries``.
+
+    A class to inherit: a supervisor asks for it without an import of each loop that may be meant, and a loop of other
+    people's, which may have attributes with these names, is not taken for one.
+    """
+
+    __slots__ = ()
 
 
 @runtime_checkable

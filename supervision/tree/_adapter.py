@@ -19,11 +19,9 @@ from loopwarden.actors import (
     LoopActor,
     LoopRef,
     LoopTimeouts,
-    MailboxLoop,
-    PeriodicLoop,
 )
 from loopwarden.actors.loop._messages import BeginDrain, StopCast
-from loopwarden.actors.loop._protocols import check_loop, takes_timeouts
+from loopwarden.actors.loop._protocols import ReadsMessages, check_loop, takes_timeouts
 from loopwarden.errors import LoopAbandonedError
 from loopwarden.supervision.policy._timeouts import loop_timeouts_of, loop_warnings
 from loopwarden.supervision.tree._pykka_actor import PlainActor
@@ -194,7 +192,7 @@ class ActorAdapter:
     def watch_dead_letters(self, listener: Callable[[DeadLetterNotice], object]) -> None:
         """Tell a loop that has a place for it."""
         loop: object = self._actor.loop if isinstance(self._actor, LoopActor) else None
-        if isinstance(loop, MailboxLoop | PeriodicLoop):
+        if isinstance(loop, ReadsMessages):
             cast("Any", loop).on_dead_letter = listener
 
     def launch(self, watcher: Watcher) -> None:
@@ -385,7 +383,7 @@ def make_child(
         raise TypeError(f"start must return a loop or an actor: {error}") from None
     if timeouts is not None:
         _hand_down(timeouts, made, spec.id, warns=not restarts)
-    if not restarts and isinstance(made, MailboxLoop | PeriodicLoop):
+    if not restarts and isinstance(made, ReadsMessages):
         _warn_of_poison(spec, cast("Any", made).max_deliveries, intensity)
     return ActorAdapter(LoopActor(cast("SupportsRun", made), spec.id, clock=clock, restarts=restarts), spec.id)
 
