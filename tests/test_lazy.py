@@ -87,7 +87,7 @@ def test_import_of_what_a_supervised_loop_needs_imports_nothing_else() -> None:
 import sys
 from loopwarden import ChildSpec, LoopActor, MailboxLoop, Supervisor, Ticket
 print({NOT_NEEDED} & set(sys.modules))
-print({{"asyncio", "http.server", "multiprocessing", "redis", "sqlite3"}} & set(sys.modules))
+print({{"asyncio", "difflib", "http.server", "multiprocessing", "redis", "sqlite3"}} & set(sys.modules))
 """
 
     assert run(program) == "set()\nset()\n"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
@@ -76,7 +75,7 @@ def _sentence(fault: ErrorDetails, known: Sequence[str]) -> str:
     if fault["type"] == "extra_forbidden" and field in known:
         return f"{field} is given twice, under two names"
     if fault["type"] == "extra_forbidden":
-        near = [name for name in known if field in name] or get_close_matches(field, known, n=1, cutoff=0.75)
+        near = [name for name in known if field in name] or _nearest(field, known)
         return f"there is no {field}" + (
             f": did you mean {near[0]}?" if near else f", but {', '.join(known)}" * bool(known)
         )
@@ -87,6 +86,12 @@ def _sentence(fault: ErrorDetails, known: Sequence[str]) -> str:
         if fault["msg"].startswith(subject):
             return f"{field} must {fault['msg'].removeprefix(subject)}, got {describe(fault['input'])}"
     return f"{field}: {fault['msg']}, got {describe(fault['input'])}"
+
+
+def _nearest(field: str, known: Sequence[str]) -> list[str]:
+    from difflib import get_close_matches  # noqa: PLC0415  only who mistypes a field needs it
+
+    return get_close_matches(field, known, n=1, cutoff=0.75)
 
 
 def must_be(what: str) -> WrapValidator:
