@@ -43,6 +43,7 @@ from loopwarden.mailbox.memory._mailbox import InMemoryMailbox
 
 if TYPE_CHECKING:
     from loopwarden.mailbox._fleet import Fleet, FleetMember, HeldMessage
+    from loopwarden.mailbox.postgres._mailbox import PostgresMailbox
     from loopwarden.mailbox.redis._mailbox import RedisMailbox
     from loopwarden.mailbox.sqlite._mailbox import SqliteMailbox
 
@@ -69,6 +70,7 @@ __all__ = [
     "LeaseExtender",
     # Back ends
     "InMemoryMailbox",
+    "PostgresMailbox",
     "RedisMailbox",
     "SqliteMailbox",
     "list_mailboxes",
@@ -96,12 +98,13 @@ __all__ = [
     "fleet",
 ]
 
-# A process pays for the back end that it uses: sqlite3 is a good part of what one in memory would import, and redis-py,
-# which is an extra, takes as long to import as all the rest.
+# A process pays for the back end that it uses: sqlite3 is a good part of what one in memory would import, and the
+# clients of servers, which are extras, take as long to import as all the rest.
 __getattr__, __dir__ = lazy(
     __name__,
     {
         "loopwarden.mailbox._fleet": "Fleet FleetMember HeldMessage",
+        "loopwarden.mailbox.postgres._mailbox": "PostgresMailbox",
         "loopwarden.mailbox.redis._mailbox": "RedisMailbox",
         "loopwarden.mailbox.sqlite._mailbox": "SqliteMailbox",
     },

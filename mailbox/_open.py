@@ -41,6 +41,7 @@ _FORMS = (
 )
 #: What the URL of a server begins with; what each of them means is known where its client is.
 _REDIS = re.compile(r"(redis|valkey|rediss|valkeys|unix|rediss?\+(cluster|sentinel|unix))://", re.IGNORECASE)
+_POSTGRES = re.compile(r"(postgres|postgresql|postgresql\+psycopg)://", re.IGNORECASE)
 #: Options as other URLs have them, where a name is to be.
 _OPTIONS = re.compile(r"\?.*=")
 _DEFAULTS = {name: each.default for name, each in signature(InMemoryMailbox).parameters.items()}
@@ -96,7 +97,7 @@ def open_mailbox(
     if parts.scheme == "memory" and parts.netloc and not parts.query and not parts.fragment:
         types = {name: kind for name, kind in (("body", body), ("reply", reply)) if kind is not Any}
         return _open_in_memory(unquote(parts.netloc + parts.path), {**types, **options}, create=create)
-    if _REDIS.match(url):
+    if _REDIS.match(url) or _POSTGRES.match(url):
         return _open_in_server(url, body, reply, options, create=create)
     return _open_in_file(url, body, reply, options, create=create)
 
@@ -144,8 +145,12 @@ def _open_in_server(url: str, body: Any, reply: Any, options: dict[str, Any], *,
     return make(server, name, body=body, reply=reply, **options)
 
 
-def _server(url: str) -> tuple[Callable[[str], list[str]], Callable[[str], object], Callable[..., Mailbox[Any, Any]]]:  # noqa: ARG001  one kind of server so far
+def _server(url: str) -> tuple[Callable[[str], list[str]], Callable[[str], object], Callable[..., Mailbox[Any, Any]]]:
     """Return what lists the mailboxes in a server, what reads its URL, and what opens one."""
+    if _POSTGRES.match(url):
+        from loopwarden.mailbox.postgres import _address, _mailbox  # noqa: PLC0415  an extra
+
+        return _mailbox.names_in, _address.parse, _mailbox.PostgresMailbox
     from loopwarden.mailbox.redis import _address as address  # noqa: PLC0415  an extra
     from loopwarden.mailbox.redis import _mailbox as redis  # noqa: PLC0415  as above
 
@@ -156,18 +161,22 @@ def fleet(url: str) -> Fleet:
     """Return which processes share a mailbox of a server, and what each has in hand; nothing is made there.
 
     Args:
-        url: The mailbox, like ``redis://host:6379/0#jobs``.
+        url: The mailbox, like ``redis://host:6379/0#jobs`` or ``postgresql://host/database#jobs``.
 
     Raises:
         InvalidParameterError: if it is no URL of a mailbox in a server.
         MailboxConnectionError: if the server cannot be reached.
     """
-    if isinstance(url, str) and _REDIS.match(url):  # pyright: ignore[reportUnnecessaryIsInstance]  a caller without types
+    if isinstance(url, str) and _POSTGRES.match(url):  # pyright: ignore[reportUnnecessaryIsInstance]  a caller without types
+        from loopwarden.mailbox.postgres import _mailbox as postgres  # noqa: PLC0415  an extra
+
+        return postgres.fleet_of(url)
+    if isinstance(url, str) and _REDIS.match(url):  # pyright: ignore[reportUnnecessaryIsInstance]  as above
         from loopwarden.mailbox.redis import _mailbox as redis  # noqa: PLC0415  an extra
 
         return redis.fleet_of(url)
     shown = hide_password(url)  # errors are logged
-    expected = "a URL like redis://host:6379/0#jobs"
+    expected = "a URL like redis://host:6379/0#jobs or postgresql://host/database#jobs"
     raise InvalidParameterError(shown, "url", shown, expected)
 
 
@@ -188,7 +197,7 @@ def list_mailboxes(url: str) -> list[str]:
     if parts.scheme == "memory" and not any(parts[1:]):
         with _lock:
             return sorted(name for name, (mailbox, _) in _names().items() if not mailbox.closed)
-    if _REDIS.match(url):
+    if _REDIS.match(url) or _POSTGRES.match(url):
         return _server(url)[0](url)
     from loopwarden.mailbox.sqlite._store import read_names  # noqa: PLC0415  only those who use it pay for it
 

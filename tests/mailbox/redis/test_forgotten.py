@@ -55,7 +55,7 @@ def test_close_that_is_interrupted_can_be_called_again(
     jobs: Jobs = RedisMailbox(server.url, "jobs")
     jobs.receive()
     owner: Any = jobs._queue if where == "wake_all" else jobs._store
-    kind: Any = type(owner)
+    kind: Any = owner.__class__
     done: Callable[..., None] = getattr(owner, where)
 
     def interrupted(_: Any, *arguments: Any) -> None:

@@ -1,0 +1,635 @@
+-- What clients call. Each says by `at` what time it is for it, or NULL for the server's own.
+--
+-- What makes something visible is a procedure: it commits before it looks who waits. Who has begun to wait since then has
+-- said so before, and then looked once more, and has found it.
+--
+-- The planner is told never to read the whole table: it may have been empty when a plan was made, and have a million
+-- rows when it is used.
+
+CREATE FUNCTION loopwarden.time(at bigint) RETURNS bigint LANGUAGE sql VOLATILE
+RETURN coalesce(at, (extract(epoch FROM clock_timestamp()) * 1000)::bigint);
+
+-- Who waits.
+
+-- Wakes a process in which somebody waits, if there is one; each is woken once for each time that it says so.
+CREATE FUNCTION loopwarden.ring(box int, for_room boolean) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    woken text;
+BEGIN
+    IF NOT EXISTS (SELECT FROM loopwarden.waiting w WHERE w.mailbox = box AND w.room = for_room) THEN
+        RETURN;
+    END IF;
+    DELETE FROM loopwarden.waiting w USING (
+        SELECT mailbox, room, holder FROM loopwarden.waiting
+        WHERE mailbox = box AND room = for_room LIMIT 1 FOR UPDATE SKIP LOCKED
+    ) one WHERE w.mailbox = one.mailbox AND w.room = one.room AND w.holder = one.holder
+    RETURNING w.holder INTO woken;
+    IF woken IS NOT NULL THEN
+        PERFORM pg_notify('loopwarden_' || woken, box || CASE WHEN for_room THEN ' room' ELSE ' bell' END);
+    END IF;
+END $$;
+
+-- Wakes one to see when to look again, if something is due sooner than those who wait may know.
+CREATE FUNCTION loopwarden.ring_if_earliest(box int, until bigint, now_ms bigint) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF until - now_ms <= 20000 AND NOT EXISTS (
+        SELECT FROM loopwarden.messages m WHERE m.mailbox = box AND m.due > 0 AND m.due < until
+    ) THEN
+        PERFORM loopwarden.ring(box, false);
+    END IF;
+END $$;
+
+-- Says whether something can be received; otherwise when to look again, if ever.
+CREATE FUNCTION loopwarden.look(box int, at bigint, OUT now_ms bigint, OUT is_there boolean, OUT next_due bigint)
+LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+BEGIN
+    now_ms := loopwarden.time(at);
+    is_there := false;
+    IF (SELECT m.state FROM loopwarden.mailboxes m WHERE m.number = abs(box)) = 'paused' THEN
+        RETURN;
+    END IF;
+    SELECT m.due INTO next_due FROM loopwarden.messages m WHERE m.mailbox = box ORDER BY m.due LIMIT 1;
+    is_there := coalesce(next_due <= now_ms, false);
+END $$;
+
+-- Says that somebody waits in a process, and then looks once more. If a transaction is open in which somebody has sent,
+-- its end may tell nobody.
+CREATE PROCEDURE loopwarden.wait(
+    box int, for_room boolean, process text, at bigint, INOUT now_ms bigint, INOUT is_there boolean,
+    INOUT next_due bigint, INOUT is_sending boolean
+) LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO loopwarden.waiting VALUES (box, for_room, process) ON CONFLICT DO NOTHING;
+    COMMIT;
+    is_sending := NOT pg_try_advisory_xact_lock(1819242359, box);
+    SELECT l.now_ms, l.is_there, l.next_due INTO now_ms, is_there, next_due FROM loopwarden.look(box, at) l;
+END $$;
+
+-- Returns in which of the mailboxes something can be received.
+CREATE FUNCTION loopwarden.look_at_all(boxes int[], at bigint) RETURNS int[] LANGUAGE sql
+RETURN array(SELECT box FROM unnest(boxes) box WHERE (SELECT l.is_there FROM loopwarden.look(box, at) l));
+
+-- Wakes the next one, if there is something: who was woken has not looked.
+CREATE FUNCTION loopwarden.pass_on(box int, at bigint, for_room boolean) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF for_room OR (SELECT l.is_there FROM loopwarden.look(box, at) l) THEN
+        PERFORM loopwarden.ring(box, for_room);
+    END IF;
+END $$;
+
+-- Sends all or none; returns their places. There is none if there is no room, and only a 0 if nobody may send.
+CREATE FUNCTION loopwarden.send(
+    box int, at bigint, bodies bytea[], about text, delay bigint, dedup text, dedup_window bigint, max_size int,
+    waits text
+) RETURNS bigint[] LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+DECLARE
+    now_ms bigint := loopwarden.time(at);
+    places bigint[];
+    own bigint;
+BEGIN
+    IF (SELECT m.state FROM loopwarden.mailboxes m WHERE m.number = box) = 'draining' THEN
+        RETURN '{0}';
+    END IF;
+    IF dedup IS NOT NULL THEN
+        DELETE FROM loopwarden.dedup d USING (
+            SELECT mailbox, dedup_id FROM loopwarden.dedup WHERE until <= now_ms LIMIT 100 FOR UPDATE SKIP LOCKED
+        ) past WHERE d.mailbox = past.mailbox AND d.dedup_id = past.dedup_id;
+        INSERT INTO loopwarden.dedup AS d VALUES (box, dedup, nextval('loopwarden.places'), now_ms + dedup_window)
+        ON CONFLICT (mailbox, dedup_id) DO UPDATE SET place = excluded.place, until = excluded.until
+        WHERE d.until <= now_ms RETURNING d.place INTO own;
+        IF own IS NULL THEN
+            RETURN array(SELECT d.place FROM loopwarden.dedup d WHERE d.mailbox = box AND d.dedup_id = dedup);
+        END IF;
+    END IF;
+    IF max_size IS NOT NULL THEN
+        PERFORM pg_advisory_xact_lock(1819242358, box);  -- or two would take the same room
+        IF loopwarden.size(box, max_size) + cardinality(bodies) > max_size THEN
+            DELETE FROM loopwarden.dedup d WHERE d.mailbox = box AND d.dedup_id = dedup;
+            IF waits IS NOT NULL THEN
+                INSERT INTO loopwarden.waiting VALUES (box, true, waits) ON CONFLICT DO NOTHING;
+            END IF;
+            RETURN '{}';
+        END IF;
+    END IF;
+    IF cardinality(bodies) = 1 THEN
+        own := coalesce(own, nextval('loopwarden.places'));
+        INSERT INTO loopwarden.messages (mailbox, due, place, sent_at, body, about)
+        VALUES (box, CASE WHEN delay > 0 THEN now_ms + delay ELSE 0 END, own, now_ms, bodies[1], send.about);
+        RETURN array[own];
+    END IF;
+    WITH sent AS (
+        INSERT INTO loopwarden.messages (mailbox, due, place, sent_at, body, about)
+        SELECT box, 0, nextval('loopwarden.places'), now_ms, each, send.about
+        FROM unnest(bodies) WITH ORDINALITY AS given(each, number) ORDER BY number
+        RETURNING place
+    ) SELECT array_agg(place ORDER BY place) FROM sent INTO places;
+    RETURN places;
+END $$;
+
+-- Counts messages, but no further than it matters.
+CREATE FUNCTION loopwarden.size(box int, most int) RETURNS bigint LANGUAGE sql STABLE
+RETURN (SELECT count(*) FROM (SELECT FROM loopwarden.messages m WHERE m.mailbox = box LIMIT most) counted);
+
+-- Sends on a connection of our own, and wakes who waits.
+CREATE PROCEDURE loopwarden.put(
+    INOUT places bigint[], box int, at bigint, bodies bytea[], about text, delay bigint, dedup text,
+    dedup_window bigint, max_size int, waits text
+) LANGUAGE plpgsql AS $$
+BEGIN
+    places := loopwarden.send(box, at, bodies, about, delay, dedup, dedup_window, max_size, waits);
+    COMMIT;
+    IF places[1] > 0 THEN
+        IF delay > 0 THEN
+            at := loopwarden.time(at);
+            PERFORM loopwarden.ring_if_earliest(box, at + delay, at);
+        ELSE
+            PERFORM loopwarden.ring(box, false);
+        END IF;
+        IF loopwarden.size(box, max_size) < max_size THEN  -- there is room for another who waits
+            PERFORM loopwarden.ring(box, true);
+        END IF;
+    END IF;
+END $$;
+
+-- Sends in a transaction of somebody else, whose end we do not wait for.
+CREATE FUNCTION loopwarden.send_within(
+    box int, at bigint, bodies bytea[], about text, delay bigint, dedup text, dedup_window bigint, max_size int
+) RETURNS bigint[] LANGUAGE plpgsql AS $$
+DECLARE
+    places bigint[];
+    woken text;
+BEGIN
+    PERFORM pg_advisory_xact_lock_shared(1819242359, box);  -- which who begins to wait sees
+    places := loopwarden.send(box, at, bodies, about, delay, dedup, dedup_window, max_size, NULL);
+    IF places[1] > 0 THEN
+        -- It is told at the commit. Its row stays for others, who may be sooner.
+        SELECT w.holder INTO woken FROM loopwarden.waiting w WHERE w.mailbox = box AND NOT w.room LIMIT 1;
+        IF woken IS NOT NULL THEN
+            PERFORM pg_notify('loopwarden_' || woken, box || ' bell');
+        END IF;
+    END IF;
+    RETURN places;
+END $$;
+
+-- Receiving.
+
+-- Makes a message a dead letter.
+CREATE FUNCTION loopwarden.bury(box int, now_ms bigint, old_due bigint, old_place bigint, why text, told text)
+RETURNS void LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+BEGIN
+    UPDATE loopwarden.messages m SET
+        mailbox = -box, due = 0, place = nextval('loopwarden.places'), origin = m.place, dead_at = now_ms,
+        reason = why, dead_count = m.count, error = coalesce(told, m.error), count = 0, receipt = NULL, holder = NULL
+    WHERE m.mailbox = box AND m.due = old_due AND m.place = old_place;
+END $$;
+
+-- Brings back what is due, a thousand at a time: what was delivered often enough as dead letters. Returns all of them.
+CREATE FUNCTION loopwarden.bring_back(box int, now_ms bigint, max_deliveries int, untold text)
+RETURNS TABLE (place bigint, is_dead boolean, count int, error text)
+LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+#variable_conflict use_column
+DECLARE
+    each record;
+BEGIN
+    FOR each IN
+        SELECT m.place, m.due, m.count, coalesce(m.error, untold) AS error FROM loopwarden.messages m
+        WHERE m.mailbox = box AND m.due > 0 AND m.due <= now_ms ORDER BY m.due, m.place LIMIT 1000
+        FOR UPDATE SKIP LOCKED
+    LOOP
+        IF each.count >= max_deliveries THEN
+            PERFORM loopwarden.bury(
+                box, now_ms, each.due, each.place,
+                'it was delivered ' || CASE each.count WHEN 1 THEN '1 time' ELSE each.count || ' times' END, each.error
+            );
+        ELSE
+            UPDATE loopwarden.messages m SET due = 0, receipt = NULL, holder = NULL
+            WHERE m.mailbox = box AND m.due = each.due AND m.place = each.place;
+        END IF;
+        RETURN QUERY SELECT each.place, coalesce(each.count >= max_deliveries, false), each.count, each.error;
+    END LOOP;
+END $$;
+
+-- Leases what is first in line. Returns rows of a kind: 'message', then when it was sent and when its lease ends, its
+-- count, what the sender wrote and its body; 'letter' of one that had been delivered often enough, with its count and
+-- its last error; and if there is no message 'nothing', with the time, and when to look again.
+-- What is said of letters to who receives them stands beside: place of the id, when, why, count and error.
+CREATE FUNCTION loopwarden.receive(
+    box int, at bigint, most int, lasts bigint, new_receipt bigint, process text, max_deliveries int, untold text
+) RETURNS TABLE (
+    kind text, place bigint, sent_at bigint, due bigint, count int, body bytea, about text,
+    origin bigint, dead_at bigint, reason text, dead_count int, error text
+) LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+#variable_conflict use_column
+DECLARE
+    now_ms bigint := loopwarden.time(at);
+    state text := (SELECT m.state FROM loopwarden.mailboxes m WHERE m.number = abs(box));
+    until bigint := now_ms + lasts;
+    next_due bigint;
+    last_place bigint;
+    is_any boolean := false;
+    row_of record;
+BEGIN
+    IF EXISTS (SELECT FROM loopwarden.messages m WHERE m.mailbox = box AND m.due > 0 AND m.due <= now_ms) THEN
+        RETURN QUERY SELECT 'letter', b.place, NULL::bigint, NULL::bigint, b.count, NULL::bytea, NULL::text,
+            NULL::bigint, NULL::bigint, NULL::text, NULL::int, b.error
+        FROM loopwarden.bring_back(box, now_ms, max_deliveries, untold) b WHERE b.is_dead;
+    END IF;
+    WHILE state <> 'paused' LOOP
+        FOR row_of IN
+            WITH first AS MATERIALIZED (
+                SELECT m.ctid AS at_row, m.place, m.count FROM loopwarden.messages m
+                WHERE m.mailbox = box AND m.due = 0 ORDER BY m.place LIMIT most FOR UPDATE SKIP LOCKED
+            ), line AS (
+                SELECT f.at_row, row_number() OVER up AS number, max(f.count) OVER up AS worst
+                FROM first f WINDOW up AS (ORDER BY f.place)
+            )  -- one that was delivered before comes alone
+            UPDATE loopwarden.messages m SET due = until, count = m.count + 1, receipt = new_receipt, holder = process
+            FROM line WHERE m.ctid = line.at_row AND (line.worst = 0 OR line.number = 1)
+            RETURNING m.*
+        LOOP
+            IF row_of.count > max_deliveries THEN  -- which may be fewer than when it came back
+                PERFORM loopwarden.bury(box, now_ms, until, row_of.place, 'it was delivered ' || row_of.count - 1
+                    || CASE row_of.count - 1 WHEN 1 THEN ' time' ELSE ' times' END, NULL);
+                UPDATE loopwarden.messages m SET dead_count = row_of.count - 1
+                WHERE m.mailbox = -box AND m.due = 0 AND m.origin = row_of.place;
+                RETURN QUERY SELECT 'letter', row_of.place, NULL::bigint, NULL::bigint, row_of.count - 1, NULL::bytea,
+                    NULL::text, NULL::bigint, NULL::bigint, NULL::text, NULL::int, row_of.error;
+                CONTINUE;
+            END IF;
+            is_any := true;
+            last_place := greatest(last_place, row_of.place);
+            RETURN QUERY SELECT 'message', row_of.place, row_of.sent_at, row_of.due, row_of.count, row_of.body,
+                row_of.about, row_of.origin, row_of.dead_at, row_of.reason, row_of.dead_count, row_of.error;
+        END LOOP;
+        EXIT WHEN is_any;
+        EXIT WHEN NOT EXISTS (SELECT FROM loopwarden.messages m WHERE m.mailbox = box AND m.due = 0);
+        -- Others have the rest in hand, for a moment: until the end of a call like this one.
+        BEGIN
+            PERFORM set_config('lock_timeout', '1s', true);
+            PERFORM FROM loopwarden.messages m WHERE m.mailbox = box AND m.due = 0 ORDER BY m.place LIMIT 1 FOR UPDATE;
+        EXCEPTION WHEN lock_not_available THEN
+            next_due := now_ms + 1000;
+            EXIT;
+        END;
+    END LOOP;
+    IF is_any THEN
+        IF EXISTS (SELECT FROM loopwarden.waiting w WHERE w.mailbox = box AND NOT w.room) THEN
+            IF EXISTS (SELECT FROM loopwarden.messages m WHERE m.mailbox = box AND m.due = 0) THEN
+                PERFORM loopwarden.ring(box, false);  -- there is more
+            ELSE
+                PERFORM loopwarden.ring_if_earliest(box, until, now_ms);
+            END IF;
+        END IF;
+    ELSE
+        IF next_due IS NULL AND state <> 'paused' THEN
+            SELECT m.due INTO next_due FROM loopwarden.messages m
+            WHERE m.mailbox = box AND m.due > 0 ORDER BY m.due LIMIT 1;
+        END IF;
+        RETURN QUERY SELECT 'nothing', NULL::bigint, now_ms, next_due, NULL::int, NULL::bytea, state,
+            NULL::bigint, NULL::bigint, NULL::text, NULL::int, NULL::text;
+    END IF;
+END $$;
+
+-- Settling. What is meant is said by places, receipts and the ends of leases, as far as the caller knows these.
+
+-- Returns those of the deliveries that this very call must have settled, the answer to which was lost: they are settled,
+-- although their leases cannot have ended yet.
+CREATE FUNCTION loopwarden.settled_before(box int, now_ms bigint, places bigint[], receipts bigint[], dues bigint[])
+RETURNS bigint[] LANGUAGE sql SET enable_seqscan = off SET enable_bitmapscan = off
+RETURN array(
+    SELECT g.place FROM unnest(places, receipts, dues) AS g(place, receipt, due) WHERE g.due > now_ms AND NOT EXISTS (
+        SELECT FROM loopwarden.messages m WHERE m.mailbox = box AND m.place = g.place AND m.receipt = g.receipt
+    )
+);
+
+-- Deletes messages; returns the places of those whose delivery was not over.
+CREATE FUNCTION loopwarden.delete(
+    box int, at bigint, again boolean, places bigint[], receipts bigint[], dues bigint[]
+) RETURNS bigint[] LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+DECLARE
+    now_ms bigint := loopwarden.time(at);
+    done bigint[];
+    more bigint[];
+BEGIN
+    WITH gone AS (
+        DELETE FROM loopwarden.messages m USING unnest(places, receipts, dues) AS g(place, receipt, due)
+        WHERE m.mailbox = box AND m.due = g.due AND m.place = g.place AND m.receipt = g.receipt AND m.due > now_ms
+        RETURNING m.place
+    ) SELECT coalesce(array_agg(place), '{}') FROM gone INTO done;
+    IF cardinality(done) < cardinality(places) THEN  -- another holder of the same may have moved the end of the lease
+        WITH gone AS (
+            DELETE FROM loopwarden.messages m USING unnest(places, receipts) AS g(place, receipt)
+            WHERE m.mailbox = box AND m.due > now_ms AND m.place = g.place AND m.receipt = g.receipt
+            RETURNING m.place
+        ) SELECT coalesce(array_agg(place), '{}') FROM gone INTO more;
+        done := done || more;
+        IF again THEN
+            done := done || loopwarden.settled_before(box, now_ms, places, receipts, dues);
+        END IF;
+    END IF;
+    RETURN done;
+END $$;
+
+CREATE PROCEDURE loopwarden.acknowledge(
+    INOUT done bigint[], box int, at bigint, again boolean, places bigint[], receipts bigint[], dues bigint[]
+) LANGUAGE plpgsql AS $$
+BEGIN
+    done := loopwarden.delete(box, at, again, places, receipts, dues);
+    COMMIT;
+    PERFORM loopwarden.ring(box, true);
+END $$;
+
+-- Moves the end of leases, of which none is cut short if `only_later`. Returns the time, then the places as above.
+CREATE FUNCTION loopwarden.extend(
+    box int, at bigint, lasts bigint, only_later boolean, places bigint[], receipts bigint[], dues bigint[]
+) RETURNS bigint[] LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+DECLARE
+    now_ms bigint := loopwarden.time(at);
+    until bigint := now_ms + lasts;
+    done bigint[];
+    more bigint[];
+BEGIN
+    WITH moved AS (
+        UPDATE loopwarden.messages m SET due = CASE WHEN only_later THEN greatest(m.due, until) ELSE until END
+        FROM unnest(places, receipts, dues) AS g(place, receipt, due)
+        WHERE m.mailbox = box AND m.due = g.due AND m.place = g.place AND m.receipt = g.receipt AND m.due > now_ms
+        RETURNING m.place
+    ) SELECT coalesce(array_agg(place), '{}') FROM moved INTO done;
+    IF cardinality(done) < cardinality(places) THEN
+        WITH moved AS (
+            UPDATE loopwarden.messages m SET due = CASE WHEN only_later THEN greatest(m.due, until) ELSE until END
+            FROM unnest(places, receipts) AS g(place, receipt)
+            WHERE m.mailbox = box AND m.due > now_ms AND m.place = g.place AND m.receipt = g.receipt
+                AND g.place <> ALL (done)
+            RETURNING m.place
+        ) SELECT coalesce(array_agg(place), '{}') FROM moved INTO more;
+        done := done || more;
+    END IF;
+    IF NOT only_later THEN
+        PERFORM loopwarden.ring_if_earliest(box, until, now_ms);
+    END IF;
+    RETURN now_ms || done;
+END $$;
+
+CREATE FUNCTION loopwarden.return(
+    box int, at bigint, again boolean, counted boolean, delay bigint, told text,
+    places bigint[], receipts bigint[], dues bigint[]
+) RETURNS bigint[] LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+DECLARE
+    now_ms bigint := loopwarden.time(at);
+    until bigint := CASE WHEN delay > 0 THEN now_ms + delay ELSE 0 END;
+    done bigint[];
+    more bigint[];
+BEGIN
+    WITH moved AS (
+        UPDATE loopwarden.messages m SET due = until, receipt = NULL, holder = NULL,
+            count = m.count - CASE WHEN counted THEN 0 ELSE 1 END, error = coalesce(told, m.error)
+        FROM unnest(places, receipts, dues) AS g(place, receipt, due)
+        WHERE m.mailbox = box AND m.due = g.due AND m.place = g.place AND m.receipt = g.receipt AND m.due > now_ms
+        RETURNING m.place
+    ) SELECT coalesce(array_agg(place), '{}') FROM moved INTO done;
+    IF cardinality(done) < cardinality(places) THEN
+        WITH moved AS (
+            UPDATE loopwarden.messages m SET due = until, receipt = NULL, holder = NULL,
+                count = m.count - CASE WHEN counted THEN 0 ELSE 1 END, error = coalesce(told, m.error)
+            FROM unnest(places, receipts) AS g(place, receipt)
+            WHERE m.mailbox = box AND m.due > now_ms AND m.place = g.place AND m.receipt = g.receipt
+            RETURNING m.place
+        ) SELECT coalesce(array_agg(place), '{}') FROM moved INTO more;
+        done := done || more;
+        IF again THEN
+            done := done || loopwarden.settled_before(box, now_ms, places, receipts, dues);
+        END IF;
+    END IF;
+    RETURN done;
+END $$;
+
+-- Gives messages back, after a delay if there is one; uncounted if they were not begun.
+CREATE PROCEDURE loopwarden.give_back(
+    INOUT done bigint[], box int, at bigint, again boolean, counted boolean, delay bigint, told text,
+    places bigint[], receipts bigint[], dues bigint[]
+) LANGUAGE plpgsql AS $$
+BEGIN
+    done := loopwarden.return(box, at, again, counted, delay, told, places, receipts, dues);
+    COMMIT;
+    IF cardinality(done) > 0 THEN
+        IF delay > 0 THEN
+            at := loopwarden.time(at);
+            PERFORM loopwarden.ring_if_earliest(box, at + delay, at);
+        ELSE
+            PERFORM loopwarden.ring(box, false);
+        END IF;
+    END IF;
+END $$;
+
+-- Makes messages dead letters; for each is said how often it was delivered, why it is one, and what the last error was.
+CREATE FUNCTION loopwarden.condemn(
+    box int, at bigint, again boolean, places bigint[], receipts bigint[], dues bigint[],
+    counts int[], reasons text[], errors text[]
+) RETURNS bigint[] LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+DECLARE
+    now_ms bigint := loopwarden.time(at);
+    done bigint[];
+    more bigint[];
+BEGIN
+    WITH moved AS (
+        UPDATE loopwarden.messages m SET
+            mailbox = -box, due = 0, place = nextval('loopwarden.places'), origin = m.place, dead_at = now_ms,
+            reason = g.why, dead_count = g.count, error = coalesce(g.error, m.error), count = 0,
+            receipt = NULL, holder = NULL
+        FROM unnest(places, receipts, dues, counts, reasons, errors) AS g(place, receipt, due, count, why, error)
+        WHERE m.mailbox = box AND m.due = g.due AND m.place = g.place AND m.receipt = g.receipt AND m.due > now_ms
+        RETURNING m.origin
+    ) SELECT coalesce(array_agg(origin), '{}') FROM moved INTO done;
+    IF cardinality(done) < cardinality(places) THEN
+        WITH moved AS (
+            UPDATE loopwarden.messages m SET
+                mailbox = -box, due = 0, place = nextval('loopwarden.places'), origin = m.place, dead_at = now_ms,
+                reason = g.why, dead_count = g.count, error = coalesce(g.error, m.error), count = 0,
+                receipt = NULL, holder = NULL
+            FROM unnest(places, receipts, counts, reasons, errors) AS g(place, receipt, count, why, error)
+            WHERE m.mailbox = box AND m.due > now_ms AND m.place = g.place AND m.receipt = g.receipt
+            RETURNING m.origin
+        ) SELECT coalesce(array_agg(origin), '{}') FROM moved INTO more;
+        done := done || more;
+        IF again THEN
+            done := done || loopwarden.settled_before(box, now_ms, places, receipts, dues);
+        END IF;
+    END IF;
+    RETURN done;
+END $$;
+
+CREATE PROCEDURE loopwarden.dead_letter(
+    INOUT done bigint[], box int, at bigint, again boolean, places bigint[], receipts bigint[], dues bigint[],
+    counts int[], reasons text[], errors text[]
+) LANGUAGE plpgsql AS $$
+BEGIN
+    done := loopwarden.condemn(box, at, again, places, receipts, dues, counts, reasons, errors);
+    COMMIT;
+    PERFORM loopwarden.ring(-box, false);
+    PERFORM loopwarden.ring(box, true);
+END $$;
+
+-- Says whether a delivery is not over.
+CREATE FUNCTION loopwarden.holds(box int, at bigint, a_place bigint, a_receipt bigint) RETURNS boolean
+LANGUAGE sql SET enable_seqscan = off SET enable_bitmapscan = off
+RETURN EXISTS (
+    SELECT FROM loopwarden.messages m
+    WHERE m.mailbox = box AND m.due > loopwarden.time(at) AND m.place = a_place AND m.receipt = a_receipt
+);
+
+-- Dead letters, whose mailbox has a number below zero.
+
+-- Reads letters in order, those behind a place; or the one of an id.
+CREATE FUNCTION loopwarden.letters(box int, behind bigint, most int, of_id bigint) RETURNS TABLE (
+    place bigint, sent_at bigint, body bytea, about text,
+    origin bigint, dead_at bigint, reason text, dead_count int, error text
+) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY SELECT m.place, m.sent_at, m.body, m.about, m.origin, m.dead_at, m.reason, m.dead_count, m.error
+    FROM loopwarden.messages m
+    WHERE m.mailbox = box AND m.origin IS NOT NULL AND m.place > behind AND (of_id IS NULL OR m.origin = of_id)
+    ORDER BY m.place LIMIT most;
+END $$;
+
+-- Sends a letter back to its mailbox, under a new id. False if it is not there any more.
+CREATE FUNCTION loopwarden.revive(box int, at bigint, letter bigint, new_about text) RETURNS boolean
+LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+DECLARE
+    moved int;
+BEGIN
+    UPDATE loopwarden.messages m SET
+        mailbox = -box, due = 0, place = nextval('loopwarden.places'), sent_at = loopwarden.time(at), about = new_about,
+        count = 0, receipt = NULL, holder = NULL, error = NULL, origin = NULL, dead_at = NULL, reason = NULL,
+        dead_count = NULL
+    WHERE m.mailbox = box AND m.origin = letter;
+    GET DIAGNOSTICS moved = ROW_COUNT;
+    RETURN moved > 0;
+END $$;
+
+CREATE PROCEDURE loopwarden.redrive(INOUT done boolean, box int, at bigint, letter bigint, new_about text)
+LANGUAGE plpgsql AS $$
+BEGIN
+    done := loopwarden.revive(box, at, letter, new_about);
+    COMMIT;
+    PERFORM loopwarden.ring(-box, false);
+END $$;
+
+-- Counting, and emptying.
+
+CREATE FUNCTION loopwarden.stats(
+    box int, at bigint, OUT now_ms bigint, OUT ready bigint, OUT leased bigint, OUT delayed bigint, OUT oldest bigint,
+    OUT dead bigint
+) LANGUAGE plpgsql AS $$
+BEGIN
+    now_ms := loopwarden.time(at);
+    SELECT count(*) FILTER (WHERE m.due <= now_ms), count(*) FILTER (WHERE m.due > now_ms AND m.receipt IS NOT NULL),
+        count(*) FILTER (WHERE m.due > now_ms AND m.receipt IS NULL), min(m.sent_at) FILTER (WHERE m.due <= now_ms)
+    INTO ready, leased, delayed, oldest FROM loopwarden.messages m WHERE m.mailbox = box;
+    dead := (SELECT count(*) FROM loopwarden.messages m WHERE m.mailbox = -box);
+END $$;
+
+CREATE PROCEDURE loopwarden.purge(INOUT gone bigint, box int) LANGUAGE plpgsql AS $$
+BEGIN
+    DELETE FROM loopwarden.messages m WHERE m.mailbox = box;
+    GET DIAGNOSTICS gone = ROW_COUNT;
+    COMMIT;
+    PERFORM loopwarden.ring(box, true);
+END $$;
+
+-- Brings back a chunk of what is due. Returns rows of ids' places, with what a letter is told of; then one without place,
+-- with the time and when to look again.
+CREATE FUNCTION loopwarden.reap(box int, at bigint, max_deliveries int, untold text)
+RETURNS TABLE (place bigint, is_dead boolean, count int, error text, now_ms bigint, next_due bigint)
+LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+#variable_conflict use_column
+DECLARE
+    time_ms bigint := loopwarden.time(at);
+BEGIN
+    RETURN QUERY SELECT b.place, b.is_dead, b.count, b.error, NULL::bigint, NULL::bigint
+    FROM loopwarden.bring_back(box, time_ms, max_deliveries, untold) b;
+    RETURN QUERY SELECT NULL::bigint, NULL::boolean, NULL::int, NULL::text, time_ms, (
+        SELECT m.due FROM loopwarden.messages m WHERE m.mailbox = box AND m.due > 0 ORDER BY m.due LIMIT 1
+    );
+END $$;
+
+-- Mailboxes, and who shares them.
+
+CREATE FUNCTION loopwarden.open(a_name text) RETURNS int LANGUAGE plpgsql AS $$
+DECLARE
+    found int := (SELECT m.number FROM loopwarden.mailboxes m WHERE m.name = a_name);
+BEGIN
+    IF found IS NULL THEN
+        INSERT INTO loopwarden.mailboxes (name) VALUES (a_name) ON CONFLICT DO NOTHING;
+        found := (SELECT m.number FROM loopwarden.mailboxes m WHERE m.name = a_name);
+    END IF;
+    RETURN found;
+END $$;
+
+-- Says that a process lives, and takes part in mailboxes. Returns what may be done with each, and which others have been
+-- silent for so long that they may be dead, and since when; with the time.
+CREATE FUNCTION loopwarden.beat(boxes int[], process text, of_itself text)
+RETURNS TABLE (number int, state text, silent text, seen bigint, now_ms bigint) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    time_ms bigint := loopwarden.time(NULL);
+BEGIN
+    INSERT INTO loopwarden.members AS m (mailbox, holder, seen, about)
+    SELECT each, process, time_ms, of_itself FROM unnest(boxes) each ORDER BY each
+    ON CONFLICT (mailbox, holder) DO UPDATE SET seen = excluded.seen;
+    RETURN QUERY SELECT m.number, m.state, NULL::text, NULL::bigint, time_ms
+    FROM loopwarden.mailboxes m WHERE m.number = ANY (boxes);
+    RETURN QUERY SELECT m.mailbox, NULL::text, m.holder, m.seen, time_ms
+    FROM loopwarden.members m WHERE m.mailbox = ANY (boxes) AND m.seen < time_ms - 6000 AND m.holder <> process;
+END $$;
+
+-- Sets what all processes may do with a mailbox, and tells them.
+CREATE FUNCTION loopwarden.set_state(box int, new_state text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE loopwarden.mailboxes m SET state = new_state WHERE m.number = box;
+    PERFORM pg_notify('loopwarden_' || m.holder, box || ' state') FROM loopwarden.members m WHERE m.mailbox = box;
+END $$;
+
+-- Ends the leases of a process that has died, and forgets it. Returns how many, or NULL if it lives after all.
+CREATE FUNCTION loopwarden.end_leases(box int, at bigint, process text) RETURNS bigint
+LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+DECLARE
+    ended bigint;
+BEGIN
+    DELETE FROM loopwarden.members m
+    WHERE m.mailbox = box AND m.holder = process AND m.seen < loopwarden.time(NULL) - 15000;
+    IF NOT FOUND THEN
+        RETURN NULL;
+    END IF;
+    DELETE FROM loopwarden.waiting w WHERE w.mailbox IN (box, -box) AND w.holder = process;
+    UPDATE loopwarden.messages m SET due = loopwarden.time(at)
+    WHERE m.mailbox IN (box, -box) AND m.due > loopwarden.time(at) AND m.holder = process;
+    GET DIAGNOSTICS ended = ROW_COUNT;
+    RETURN ended;
+END $$;
+
+-- Gives back, uncounted, what receives have leased whose answers were lost.
+CREATE FUNCTION loopwarden.give_back_lost(box int, of_receipts bigint[]) RETURNS void
+LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+BEGIN
+    UPDATE loopwarden.messages m SET due = 0, receipt = NULL, holder = NULL, count = m.count - 1
+    WHERE m.mailbox = box AND m.due > 0 AND m.receipt = ANY (of_receipts);
+    IF FOUND THEN
+        PERFORM loopwarden.ring(box, false);
+    END IF;
+END $$;
+
+-- Takes a process out that closes a mailbox. What it has in hand may still be settled, and lasts for its time.
+CREATE FUNCTION loopwarden.leave(box int, process text) RETURNS void
+LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+BEGIN
+    UPDATE loopwarden.messages m SET holder = NULL
+    WHERE m.mailbox IN (box, -box) AND m.due > 0 AND m.holder = process;
+    DELETE FROM loopwarden.waiting w WHERE w.mailbox IN (box, -box) AND w.holder = process;
+    DELETE FROM loopwarden.members m WHERE m.mailbox = box AND m.holder = process;
+END $$;
