@@ -16,6 +16,7 @@ from loopwarden.mailbox._contract import (
     SupportsExtendMany,
     SupportsPauseWatch,
     SupportsStats,
+    SupportsTransactions,
     SupportsWaitedUntil,
     SupportsWaitVisible,
 )
@@ -63,6 +64,7 @@ __all__ = [
     "SupportsExtendMany",
     "SupportsPauseWatch",
     "SupportsStats",
+    "SupportsTransactions",
     "SupportsWaitVisible",
     "SupportsWaitedUntil",
     "Token",

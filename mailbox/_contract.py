@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, final, runtime_checkab
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from loopwarden.mailbox._dead_letter import DeadLetter, DeadLetterNotice
     from loopwarden.mailbox._message import Message
@@ -42,6 +43,7 @@ __all__ = [
     "SupportsExtendMany",
     "SupportsPauseWatch",
     "SupportsStats",
+    "SupportsTransactions",
     "SupportsWaitVisible",
     "SupportsWaitedUntil",
 ]
@@ -339,5 +341,24 @@ class SupportsWaitedUntil(Protocol):
         """Return up to when, in monotonic time, a call waited for the store: now, if one does; without blocking.
 
         A worker that waits for the store does not hang, and is not stalled.
+        """
+        ...
+
+
+@runtime_checkable
+class SupportsTransactions(Protocol):
+    """A mailbox in a database, which acknowledges in the transaction of what a handler writes there."""
+
+    def transaction(self, message: Message[Any, Any]) -> AbstractContextManager[Any]:
+        """Begin a transaction for a message, which is acknowledged and committed in one step at the end of the block.
+
+        It is rolled back if the block raises, or the delivery is over by then: what was written is there if, and only
+        if, the message will never be delivered again.
+
+        Returns:
+            What gives the connection; meanwhile it is `Message.connection` too.
+
+        Raises:
+            ReceiptHandleExpiredError: at the end of the block, if the lease has ended or the worker was fenced.
         """
         ...

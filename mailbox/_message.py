@@ -78,7 +78,8 @@ class Message(Generic[T, R]):
     """
 
     __slots__ = (
-        "_was_returned",  # set only when it is true: a message is made with every receive
+        "_connection",  # set only while there is one: a message is made with every receive
+        "_was_returned",  # likewise, only when it is true
         "body",
         "delivery_count",
         "due",
@@ -135,6 +136,18 @@ class Message(Generic[T, R]):
         """What the sender gave as `reply_to`: a mailbox, its name or nothing."""
         record = self.record
         return None if isinstance(record, tuple) else record.reply_to
+
+    @property
+    def connection(self) -> Any:
+        """The connection to the mailbox's own database, in a transaction which acknowledges too; otherwise None.
+
+        A handler has one in a ``MailboxLoop(…, transactional=True)``.
+        """
+        return getattr(self, "_connection", None)
+
+    @connection.setter
+    def connection(self, connection: Any) -> None:
+        self._connection = connection
 
     @property
     def is_fenced(self) -> bool:

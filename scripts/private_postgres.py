@@ -8,12 +8,16 @@ import shutil
 import signal
 import subprocess
 import tempfile
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, final
 
 import psycopg
 from private_server import PATIENCE, free_port
+
+from loopwarden._blocking import SYSTEM
+from loopwarden.clock import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -109,6 +113,9 @@ class PostgresServer:
             output = self._try_to_start()
             if _READY in output:
                 return self
+            if "is still in use" in output:  # by processes that are about to end
+                SYSTEM_CLOCK.wait(SYSTEM.gate(), 0.05)
+                continue
             if "ddress already in use" not in output:
                 break
             if is_new:
@@ -133,7 +140,7 @@ class PostgresServer:
             stderr=subprocess.PIPE,
             text=True,
             cwd="/",
-            start_new_session=True,
+            start_new_session=True,  # a Ctrl-C is for us
         )
         assert process.stderr is not None, "it was asked for"
         output = ""
@@ -163,8 +170,12 @@ class PostgresServer:
         """End it as a crash would, with all processes that it is."""
         process, self._process = self._process, None
         if process is not None:
-            os.killpg(process.pid, signal.SIGKILL)
+            children = _children_of(process.pid)
+            process.kill()
             process.wait()
+            for child in children:  # each is in a session of its own, and would see only later that its parent is gone
+                with suppress(ProcessLookupError):
+                    os.kill(child, signal.SIGKILL)
             assert process.stderr is not None, "it was asked for"
             process.stderr.close()
 
@@ -178,7 +189,9 @@ class PostgresServer:
     def send(self, number: signal.Signals) -> None:
         """Send a signal to all processes that it is."""
         assert self._process is not None, "it is started"
-        os.killpg(self._process.pid, number)
+        for each in (self._process.pid, *_children_of(self._process.pid)):
+            with suppress(ProcessLookupError):
+                os.kill(each, number)
 
     def close(self) -> None:
         """End it for good, with its files."""
@@ -194,3 +207,8 @@ class PostgresServer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _children_of(pid: int) -> list[int]:
+    found = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False)  # noqa: S607  wherever it is
+    return [int(line) for line in found.stdout.split()]

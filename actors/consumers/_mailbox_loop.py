@@ -14,14 +14,14 @@ from loopwarden._log import describe
 from loopwarden._threads import run_in_thread
 from loopwarden._ticket import Ticket, write
 from loopwarden.actors.consumers._breaker import Breaker
-from loopwarden.actors.consumers._mailbox_worker import MailboxWorker, Source, check_handler
+from loopwarden.actors.consumers._mailbox_worker import MailboxWorker, Source, check_handler, refuse_unfinished
 from loopwarden.actors.consumers._pause_state import PauseState
 from loopwarden.actors.consumers._retry import RetryPolicy, RetryRule, check_crash_on
 from loopwarden.actors.consumers._worker_group import WorkerGroup
 from loopwarden.actors.loop._protocols import LoopTimeouts, ReadsMessages
 from loopwarden.actors.loop._work_budget import WorkBudget, check_budget
 from loopwarden.clock import Clock, resolve_clock
-from loopwarden.mailbox import SupportsDeadLetterWatch, SupportsPauseWatch, check_seconds
+from loopwarden.mailbox import SupportsDeadLetterWatch, SupportsPauseWatch, SupportsTransactions, check_seconds
 from loopwarden.mailbox._renewer import renewer_of
 from loopwarden.mailbox._validation import check_loop, check_run
 from loopwarden.mailbox.memory._mailbox import make_message
@@ -70,6 +70,8 @@ class MailboxLoop(ReadsMessages, Generic[T]):
         prefetch: How many messages each worker takes at once; more than 1 keeps messages from workers that are free.
         pass_body: Whether the handler is called with the body in place of the message. With type checkers write
             ``lambda message: handle(message.body)``, because they cannot know.
+        transactional: Whether the handler runs in a transaction of the mailbox's own database: ``message.connection``
+            is in it, and its commit acknowledges too, so that what the handler writes there is done exactly once.
         crash_on: Classes of exceptions that end the loop.
         backoff: How long a message whose handler raised stays away.
         retry: What else is done after which exception, the nearest class counts: another `Backoff`, or
@@ -95,6 +97,7 @@ class MailboxLoop(ReadsMessages, Generic[T]):
         concurrency: int = 1,
         prefetch: int = 1,
         pass_body: bool = False,
+        transactional: bool = False,
         crash_on: tuple[type[BaseException], ...] = (),
         backoff: Backoff = Backoff(),  # noqa: B008  it is frozen
         retry: Mapping[type[Exception], RetryRule] | None = None,
@@ -125,6 +128,7 @@ class MailboxLoop(ReadsMessages, Generic[T]):
         check_handler(handler)
         if type(pass_body) is not bool:
             raise TypeError(f"pass_body must be True or False, got {describe(pass_body)}")
+        _check_transactional(transactional, source, pass_body=pass_body)
         check_crash_on(crash_on)
         policy = RetryPolicy(backoff, retry)
         _check_no_class_in_both(retry or {}, crash_on)
@@ -144,6 +148,8 @@ class MailboxLoop(ReadsMessages, Generic[T]):
         self._handler: Callable[[Message[T, Any]], object] = (
             (lambda message: handle(message.body)) if pass_body else handle
         )
+        if transactional:
+            self._handler = _in_transaction(source, handle)
         self._clock = clock
         self._breaker = Breaker(breaker, backoff, clock.blocking)
         self._halted = False  # set before the tokens are stopped, so that a worker with a new one sees it
@@ -475,6 +481,31 @@ class MailboxLoop(ReadsMessages, Generic[T]):
 def _first(*values: float | None) -> float | None:
     """Return the first that is given."""
     return next((value for value in values if value is not None), None)
+
+
+def _check_transactional(transactional: object, source: Source[Any], *, pass_body: bool) -> None:
+    if type(transactional) is not bool:
+        raise TypeError(f"transactional must be True or False, got {describe(transactional)}")
+    if transactional and not isinstance(source, SupportsTransactions):
+        raise ValueError(
+            "transactional needs a mailbox in a database with transactions, such as PostgresMailbox,"
+            f" and {source.name!r} is {describe(source)}"
+        )
+    if transactional and pass_body:
+        raise ValueError("transactional and pass_body do not go together: the connection comes with the message")
+
+
+def _in_transaction(source: Source[T], handle: Callable[[Any], object]) -> Callable[[Message[T, Any]], object]:
+    """Return a handler that runs in a transaction of its mailbox, which acknowledges too."""
+    mailbox = cast("SupportsTransactions", source)
+
+    def handle_in_transaction(message: Message[T, Any]) -> object:
+        with mailbox.transaction(message):
+            result = handle(message)
+            refuse_unfinished(result)  # before the commit
+        return result
+
+    return handle_in_transaction
 
 
 def _check_no_class_in_both(

@@ -301,14 +301,20 @@ class Connections:
 
     Args:
         connect: Makes a connection that commits by itself; psycopg's errors are told as `LostError`.
+        has_settings: Whether it gets those that our calls need.
     """
 
-    def __init__(self, connect: Callable[[], psycopg.Connection[Any]]) -> None:
+    def __init__(self, connect: Callable[[], psycopg.Connection[Any]], *, has_settings: bool = True) -> None:
         self._connect = connect
+        self._has_settings = has_settings
         self._free: deque[Line] = deque()
         self._least = 0  # how many were free at any time since the last tidying
         self._next_tidy = 0.0
         self._is_closed = False
+
+    def without_settings(self) -> Connections:
+        """Return others to the same server, with no settings of ours, for the statements of other people."""
+        return Connections(self._connect, has_settings=False)
 
     def line(self) -> Line:
         """Connect once more.
@@ -326,7 +332,8 @@ class Connections:
             raise LostError(text, is_done_possible=False) from error
         line = Line(connection)
         try:
-            line.begin()
+            if self._has_settings:
+                line.begin()
         except BaseException:
             line.close()
             raise

@@ -1,20 +1,28 @@
-"""`send_within`: sends in a transaction of somebody else, on whichever kind of connection that is."""
+"""`send_within`, `delete_within`: what is done in a transaction of somebody else, on whichever connection that has."""
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from loopwarden._log import describe
 from loopwarden.errors import InvalidParameterError
 
-__all__ = ["cursor_of", "send_within"]
+if TYPE_CHECKING:
+    from loopwarden.mailbox._message import Message
+    from loopwarden.mailbox.postgres._queue import Row
+
+__all__ = ["delete_within", "send_within"]
 
 _SEND = (
     "SELECT loopwarden.send_within(%s::int4, %s::int8, %s::bytea[], %s::text, %s::int8, %s::text, %s::int8, %s::int4)"
 )
+_DELETE = (
+    "SELECT loopwarden.delete(%s::int4, %s::int8, false, ARRAY[%s::int8], ARRAY[%s::int8], ARRAY[%s::int8])"
+    " = ARRAY[%s::int8]"
+)
 
 
-def cursor_of(connection: Any, mailbox: str) -> Any:
+def _cursor_of(connection: Any, mailbox: str) -> Any:
     """Return a cursor of a connection of psycopg, SQLAlchemy or Django, in its transaction.
 
     Raises:
@@ -38,6 +46,14 @@ def send_within(connection: Any, mailbox: str, given: tuple[Any, ...]) -> list[i
     Raises:
         InvalidParameterError: if it is no connection.
     """
-    with cursor_of(connection, mailbox) as cursor:
+    with _cursor_of(connection, mailbox) as cursor:
         cursor.execute(_SEND, given)
         return cast("list[int]", cursor.fetchone()[0])
+
+
+def delete_within(connection: Any, mailbox: str, where: tuple[Any, ...], message: Message[Any, Any]) -> bool:
+    """Acknowledge a message; false if its delivery is over."""
+    place = cast("Row", message.record).place
+    with _cursor_of(connection, mailbox) as cursor:
+        cursor.execute(_DELETE, (*where, place, message.receipt, round(message.due), place))
+        return bool(cursor.fetchone()[0])

@@ -42,9 +42,11 @@ from loopwarden.mailbox.postgres._fleet import read_fleet
 from loopwarden.mailbox.postgres._foreign import send_within
 from loopwarden.mailbox.postgres._queue import PostgresQueue, Row, about_of
 from loopwarden.mailbox.postgres._store import LONG_SECONDS, PostgresStore, store_of
+from loopwarden.mailbox.postgres._transaction import transaction
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+    from contextlib import AbstractContextManager
 
     from loopwarden._blocking import Gate
     from loopwarden.mailbox._contract import Mailbox
@@ -347,6 +349,11 @@ class PostgresMailbox(Generic[T, R]):
         """Bring back what is due; see `Mailbox.reap`."""
         returned, dead, due = self._queue.reap()
         return Reaped(tuple(returned), tuple(dead), due)
+
+    def transaction(self, message: Message[Any, Any]) -> AbstractContextManager[psycopg.Connection[Any]]:
+        """Have a message acknowledged in the transaction of what is written in a block; see `SupportsTransactions`."""
+        self._queue.check_open()
+        return transaction(self._store.sessions, message, self._queue.refuse)
 
     # For all processes.
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, final
 
 from loopwarden.errors import (
     MailboxClosedError,
+    MailboxConnectionError,
     ReceiptHandleExpiredError,
     SerializationError,
 )
@@ -24,6 +25,7 @@ from loopwarden.mailbox.postgres._connection import (
     to_integer,
     to_integers,
 )
+from loopwarden.mailbox.postgres._foreign import delete_within
 from loopwarden.mailbox.postgres._store import LONG_SECONDS, LostConnectionError
 
 if TYPE_CHECKING:
@@ -51,7 +53,6 @@ _RECEIVE = (
 )
 _LOOK = b"SELECT * FROM loopwarden.look($1::int4, $2::int8)"
 _ACKNOWLEDGE = b"CALL loopwarden.acknowledge(NULL, $1::int4, $2::int8, $3::bool, $4::int8[], $5::int8[], $6::int8[])"
-_DELETE = b"SELECT loopwarden.delete($1::int4, $2::int8, $3::bool, $4::int8[], $5::int8[], $6::int8[])"
 _GIVE_BACK = (
     b"CALL loopwarden.give_back(NULL, $1::int4, $2::int8, $3::bool, $4::bool, $5::int8, $6::text, $7::int8[],"
     b" $8::int8[], $9::int8[])"
@@ -387,7 +388,10 @@ class PostgresQueue(Generic[B]):
     def settle_acknowledge(self, message: Message[B, Any]) -> None:
         """Do what `Message.acknowledge` says."""
         self._check_fence(message)
-        if not self._acknowledge((message,)):
+        if message.connection is not None:
+            if not delete_within(message.connection, self._name, (self._box, self._store.now()), message):
+                raise self._over(message)
+        elif not self._acknowledge((message,)):
             raise self._over(message)
 
     def settle_put_back(self, message: Message[B, Any], visibility_timeout: float) -> None:
@@ -502,6 +506,10 @@ class PostgresQueue(Generic[B]):
         if returned:
             self.pass_on()
         return returned, dead, until
+
+    def refuse(self, error: Exception) -> MailboxConnectionError:
+        """Return the error of a server that gives no connection."""
+        return MailboxConnectionError(self._name, f"{self._store.shown}: {error}")
 
     def _check_fence(self, message: Message[B, Any]) -> None:
         if message.is_fenced:

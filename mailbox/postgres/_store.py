@@ -94,6 +94,8 @@ class PostgresStore:
         #: What it is known by in this process.
         self.key: object = None
         self.connections = connections
+        #: Connections for transactions of users, with no settings of ours.
+        self.sessions = connections.without_settings()
         self.shown = shown
         self.clock = clock
         #: True if times are those of the server.
@@ -355,6 +357,7 @@ class PostgresStore:
             The seconds until the next one.
         """
         self.connections.tidy(self.clock.monotonic())
+        self.sessions.tidy(self.clock.monotonic())
         self.leave_forgotten()
         with self.lock:
             boxes = sorted(self._members)
@@ -521,6 +524,7 @@ class PostgresStore:
         if is_last:
             self.pauses.close()
             self.connections.close()
+            self.sessions.close()
 
     def _leave_server(self, box: int) -> None:
         # What is in hand may still be settled, by its own time; without signs of life it would end before.
