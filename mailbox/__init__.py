@@ -19,6 +19,7 @@ from loopwarden.mailbox._contract import (
     SupportsTransactions,
     SupportsWaitedUntil,
     SupportsWaitVisible,
+    SupportsWarnings,
 )
 from loopwarden.mailbox._dead_letter import DeadLetter, DeadLetterNotice, paced
 from loopwarden.mailbox._lease import LeaseExtender
@@ -66,6 +67,7 @@ __all__ = [
     "SupportsStats",
     "SupportsTransactions",
     "SupportsWaitVisible",
+    "SupportsWarnings",
     "SupportsWaitedUntil",
     "Token",
     # Leases

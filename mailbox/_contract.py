@@ -46,6 +46,7 @@ __all__ = [
     "SupportsTransactions",
     "SupportsWaitVisible",
     "SupportsWaitedUntil",
+    "SupportsWarnings",
 ]
 
 
@@ -109,6 +110,8 @@ class MailboxStats:
     dead: int
     #: Seconds since the oldest of the ready messages was sent; None if there is none.
     oldest_age: float | None
+    #: What slows the store down, each in a sentence.
+    warnings: tuple[str, ...] = ()
 
 
 @runtime_checkable
@@ -361,4 +364,14 @@ class SupportsTransactions(Protocol):
         Raises:
             ReceiptHandleExpiredError: at the end of the block, if the lease has ended or the worker was fenced.
         """
+        ...
+
+
+@runtime_checkable
+class SupportsWarnings(Protocol):
+    """A mailbox that watches what slows its store down; its loops tell it in their health."""
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is wrong, each in a sentence, as it was seen last: to ask never blocks."""
         ...

@@ -25,7 +25,7 @@ from loopwarden.errors import (
     MessageFinalizedError,
     ReceiptHandleExpiredError,
 )
-from loopwarden.mailbox import SupportsWaitedUntil, Token
+from loopwarden.mailbox import SupportsWaitedUntil, SupportsWarnings, Token
 from loopwarden.mailbox._token import wait_with
 
 if TYPE_CHECKING:
@@ -171,6 +171,7 @@ class MailboxWorker:
         self.progress.mailbox = source.name
         if isinstance(source, SupportsWaitedUntil):
             self.progress.waited_until = source.waited_until
+        self._warns = isinstance(source, SupportsWarnings)
         self.prefetched: deque[Message[Any, Any]] = deque()
         # Makes one of several that give back take all of it, because two would mix up the order; and makes a message
         # go from prefetched to in hand in one step.
@@ -404,6 +405,8 @@ class MailboxWorker:
     def _poll(self, visibility_timeout: float, wait_time_seconds: float) -> None:
         self._say_polling(wait_time_seconds)
         failures = self._breaker.failures
+        if self._warns:
+            self.progress.warnings = cast("SupportsWarnings", self._source).warnings
         messages = self._source.receive(
             max_messages=1 if self.token.tries_one else self._batch,
             visibility_timeout=visibility_timeout,

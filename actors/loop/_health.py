@@ -144,6 +144,7 @@ class Progress:
         "thread_id",
         "trouble",
         "waited_until",
+        "warnings",
         "worker",
     )
 
@@ -158,6 +159,8 @@ class Progress:
         self.quiet_until = clock.monotonic()
         #: Says up to when the worker was kept waiting by its store, if the store can tell.
         self.waited_until: Callable[[], float] | None = None
+        #: What slows its mailbox down, as it was told last.
+        self.warnings: tuple[str, ...] = ()
         #: The worker's own heartbeat, if the loop has several workers.
         self.heartbeat = heartbeat
         # One tuple, replaced as a whole, so that a reader never sees half of a change.
@@ -433,6 +436,10 @@ class LoopHealth:
                 reason, failures = worker.trouble
                 return reason or None, failures
         return None, 0
+
+    def warnings(self) -> tuple[str, ...]:
+        """Return what slows the mailbox down, each once."""
+        return tuple(dict.fromkeys(each for worker in self.workers for each in worker.warnings))
 
     def note_stall(self, worker: int, last_heartbeat: float) -> None:
         """Show a worker as stalled until it beats again."""

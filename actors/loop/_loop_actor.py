@@ -273,6 +273,7 @@ class LoopActor(ControlActor):
             dead_letters=self.health.total("dead_letters"),
             degraded_by=trouble,
             failures_in_a_row=failures,
+            warnings=() if state.has_ended else self.health.warnings(),
             late_by=None if state.has_ended else self.health.late_by,
             restarts=self._restarts,
             budget=self.health.budget(),

@@ -111,6 +111,8 @@ class HealthStatus(_Reply):
     degraded_by: str | None = None
     #: How many messages have failed in a row without one success, if that is why.
     failures_in_a_row: int = 0
+    #: What slows its mailbox down, each in a sentence; it works all the same.
+    warnings: tuple[str, ...] = ()
     #: Of a `PeriodicLoop` that is late: for how many seconds the next due time had passed when the last run ended, or
     #: its own when it began.
     late_by: float | None = None

@@ -402,7 +402,13 @@ class PostgresMailbox(Generic[T, R]):
             delayed=to_integer(delayed),
             dead=to_integer(dead),
             oldest_age=age,
+            warnings=self.warnings,
         )
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What slows it down, as it was seen last; see `SupportsWarnings`."""
+        return self._store.ailments.told
 
     def watch_dead_letters(self, listener: Callable[[DeadLetterNotice], bool]) -> Callable[[], None]:
         """Have a listener told of dead letters; see `SupportsDeadLetterWatch`."""

@@ -80,7 +80,11 @@ class Notifier:
             self._is_closed = True
             if self._gate is not None:
                 self._gate.open()
-        with suppress(OSError):  # it has ended by itself
+        self.nudge()
+
+    def nudge(self) -> None:
+        """Have it see how the database is, or that it is to end."""
+        with suppress(OSError):  # it has ended by itself, or has been nudged often enough
             self._ring.send(b".")
 
     # Its own thread.
@@ -110,6 +114,9 @@ class Notifier:
             told = line.listen(min(left, LOOK_SECONDS) if self._is_deaf else left, self._bell)
         if self._is_closed:
             return
+        with suppress(BlockingIOError):
+            if self._bell.recv(64):  # many calls were made
+                self._store.look_for_ailments(line)
         for each in told:
             self._store.told(line, each)
         if self._is_deaf:

@@ -19,6 +19,7 @@ from loopwarden.mailbox._fleet import about_this_process
 from loopwarden.mailbox._pauses import PauseWatch
 from loopwarden.mailbox._suspects import BEAT_SECONDS, LEAST_BEAT_SECONDS, Suspects
 from loopwarden.mailbox._waiters import Waiters
+from loopwarden.mailbox.postgres._ailments import Ailments
 from loopwarden.mailbox.postgres._connection import (
     ANSWER_SECONDS,
     LostError,
@@ -51,6 +52,8 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 _MOST_COLLISIONS = 20
 #: Seconds for which a receive whose answer is lost is looked for: the call may still be on its way.
 ON_ITS_WAY_SECONDS = 30.0
+#: After how many calls it is looked what slows them down; so who is idle does not look.
+CALLS_OF_A_LOOK = 300
 #: Seconds that a call may take which goes over many messages.
 LONG_SECONDS = 300.0
 
@@ -119,6 +122,9 @@ class PostgresStore:
         self._suspects = Suspects()
         # Receives whose answer was lost, and until when to look for what they have leased, which is put back.
         self._lost: deque[tuple[int, int, float]] = deque()
+        #: What slows the mailboxes down.
+        self.ailments = Ailments()
+        self._calls = 0  # roughly, because it has no lock
         self._is_away = False  # while the last that was asked of the server was in vain
         self._dice = clock.blocking.dice()
         self._about = about_this_process()
@@ -153,6 +159,9 @@ class PostgresStore:
             MailboxConnectionError: if it refuses, or was not reached at all.
         """
         self.check_process()
+        self._calls += 1
+        if not self._calls % CALLS_OF_A_LOOK and self._notifier is not None:
+            self._notifier.nudge()
         collisions = 0
         while True:
             try:
@@ -389,6 +398,13 @@ class PostgresStore:
                     self._lost.remove(entry)
         for box, receipts in lost.items():
             line.call(_GIVE_BACK_LOST, (box, integers(receipts)), LONG_SECONDS)
+
+    def look_for_ailments(self, line: Line) -> None:
+        """See what slows the mailboxes down, and tell once when that begins."""
+        before = self.ailments.told
+        self.ailments.look(line, self.clock.monotonic())
+        for each in self.ailments.told if not before else ():
+            report(logging.WARNING, "%s: %s", self.shown, each)
 
     def _heard(self, box: int, state: str) -> None:
         """Have those look who wait, and those told who asked for it, if a mailbox was paused or resumed for all."""

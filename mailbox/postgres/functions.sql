@@ -633,3 +633,21 @@ BEGIN
     DELETE FROM loopwarden.waiting w WHERE w.mailbox IN (box, -box) AND w.holder = process;
     DELETE FROM loopwarden.members m WHERE m.mailbox = box AND m.holder = process;
 END $$;
+
+-- Says what may slow the mailboxes down: how many of their rows are dead, and the transaction whose age keeps them from
+-- being removed: which it is, how many have begun since, and what holds it open, as far as the caller may see that.
+CREATE FUNCTION loopwarden.ailments(OUT dead_rows bigint, OUT oldest text, OUT begun_since int, OUT held_by text)
+LANGUAGE sql STABLE
+BEGIN ATOMIC
+    SELECT pg_stat_get_dead_tuples('loopwarden.messages'::regclass), held.xid::text, age(held.xid), held.what
+    FROM (SELECT) nothing LEFT JOIN (
+        SELECT least_xid.xid, least_xid.what FROM (
+            SELECT unnest(array[a.backend_xid, a.backend_xmin]) AS xid, 'the session with pid ' || a.pid
+                || coalesce(' of ' || nullif(a.application_name, ''), '') || coalesce(', ' || a.state, '') AS what
+            FROM pg_stat_activity a WHERE a.pid <> pg_backend_pid() AND a.datname = current_database()
+            UNION ALL SELECT p.transaction, 'the prepared transaction ' || p.gid FROM pg_prepared_xacts p
+            UNION ALL SELECT unnest(array[r.xmin, r.catalog_xmin]), 'the replication slot ' || r.slot_name
+            FROM pg_replication_slots r
+        ) least_xid WHERE least_xid.xid IS NOT NULL ORDER BY age(least_xid.xid) DESC LIMIT 1
+    ) held ON true;
+END;
