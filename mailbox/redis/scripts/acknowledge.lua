@@ -3,14 +3,18 @@
 local again, letters = ARGV[2] == '1', ARGV[3] == '1'
 local places, receipts, dues = meant(4)
 local good = delivered(places, receipts)
-local gone, result = {}, {}
+local gone, result, was_before = {}, {}, false
 for index, place in ipairs(places) do
   if good[index] then
     gone[#gone + 1] = place
     result[index] = 1
   else
     result[index] = again and now < dues[index] and call('HEXISTS', body, place) == 0 and 1 or 0
+    was_before = was_before or result[index] == 1
   end
+end
+if was_before then
+  write_again()
 end
 if #gone > 0 then
   call('ZREM', lease, unpack(gone))

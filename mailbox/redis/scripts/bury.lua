@@ -12,6 +12,9 @@ for index = 3, #ARGV, 6 do
   else
     local is_gone = call('HEXISTS', body, place) == 0
     result[#result + 1] = again and now < tonumber(ARGV[index + 2]) and is_gone and 1 or 0
+    if result[#result] == 1 then
+      write_again()
+    end
   end
 end
 return result

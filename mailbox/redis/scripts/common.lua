@@ -63,6 +63,17 @@ local function made_room()
   end
 end
 
+-- Writes what stands there already, so that replicas have something to confirm of a call that was done before; first
+-- comes what a server without memory lets a script go on that has begun with.
+local function write_again()
+  local known = root .. ':meta'
+  local birth = call('HGET', known, 'birth')
+  if birth then
+    call('HDEL', known, '')
+    call('HSET', known, 'birth', birth)
+  end
+end
+
 -- Returns what is known of a message: count, error.
 local function held(text)
   if not text then

@@ -3,6 +3,7 @@
 local dead, letter = base .. ':dead', ARGV[2]
 local raw, about = call('HGET', dead .. ':body', letter), call('HGET', dead .. ':about', letter)
 if not raw then
+  write_again() -- it may have been this call that has sent it back
   return 0
 end
 local from = string.find(raw, '\n', 1, true)

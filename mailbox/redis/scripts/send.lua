@@ -14,9 +14,13 @@ if not birth then
   call('HSET', meta, 'birth', birth)
 end
 -- The same one may come again, because the answer to it was lost; and the first try may come after the second, or even
--- after later ones, when nobody waits for it any more.
-local number, place = string.match(call('HGET', base .. ':sent', sender) or '', '^(%d+):(%d+)$')
+-- after later ones, when nobody waits for it any more. What is known of it is written once more, so that replicas have
+-- something to confirm; first comes what a server without memory lets a script go on that has begun with.
+local sent = base .. ':sent'
+local number, place = string.match(call('HGET', sent, sender) or '', '^(%d+):(%d+)$')
 if number and tonumber(number) >= tonumber(request) then
+  call('HDEL', sent, '')
+  call('HSET', sent, sender, number .. ':' .. place)
   return {birth, place}
 end
 if known[2] == 'draining' then
@@ -30,6 +34,8 @@ if dedup_id ~= '' then
   end
   local place = call('HGET', base .. ':dedup', dedup_id)
   if place and tonumber(call('ZSCORE', base .. ':until', dedup_id) or 0) > now then
+    call('HDEL', base .. ':dedup', '')
+    call('HSET', base .. ':dedup', dedup_id, place)
     return {birth, place}
   end
 end
