@@ -14,7 +14,8 @@
 --   :waiting SET of processes with sends that wait for room, or did
 --   :meta    HASH: birth, which no other mailbox of this name has had; state
 --   :members ZSET of processes, by their last sign of life; :member HASH of process to what it says of itself
---   :sent    HASH of sender to 'request:place', the last that it sent
+--   :sent    HASH of sender to 'request:place:time', the last that it sent, and when by the server's own time
+--   :senders ZSET of sender by when it had sent at the latest look, which may be too early
 --   :dedup   HASH of dedup id to place; :until ZSET of dedup id by when it is forgotten
 -- and of dead letters only:
 --   :all     ZSET of places, in order;  :about HASH of place to JSON;  :ids HASH of message id to place

@@ -5,7 +5,10 @@ local sender, request = ARGV[2], ARGV[3]
 local max_size, waits, hops, rings = tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7]), ARGV[8] == '1'
 local dedup_id, window, after, about = ARGV[9], tonumber(ARGV[10]), tonumber(ARGV[11]), ARGV[12]
 local FIRST = 13
+-- Milliseconds for which it is known at least what somebody has sent last.
+local REMEMBERED = 60000
 local count = #ARGV - FIRST + 1
+local real = ARGV[1] == '' and now or server_time()
 
 local known = call('HMGET', meta, 'birth', 'state')
 local birth = known[1]
@@ -17,10 +20,10 @@ end
 -- after later ones, when nobody waits for it any more. What is known of it is written once more, so that replicas have
 -- something to confirm; first comes what a server without memory lets a script go on that has begun with.
 local sent = base .. ':sent'
-local number, place = string.match(call('HGET', sent, sender) or '', '^(%d+):(%d+)$')
+local number, place = string.match(call('HGET', sent, sender) or '', '^(%d+):(%d+)')
 if number and tonumber(number) >= tonumber(request) then
   call('HDEL', sent, '')
-  call('HSET', sent, sender, number .. ':' .. place)
+  call('HSET', sent, sender, number .. ':' .. place .. ':' .. real)
   return {birth, place}
 end
 if known[2] == 'draining' then
@@ -71,12 +74,20 @@ else
     call('RPUSH', fresh, unpack(places))
   end
 end
-if call('HSET', base .. ':sent', sender, request .. ':' .. first) == 1 and call('HLEN', base .. ':sent') > CHUNK then
-  -- Senders whose processes are gone, for the most part; one that is not loses only what a repeated call would need.
-  local others = call('HKEYS', base .. ':sent')
-  for index = 1, CHUNK / 2 do
-    if others[index] ~= sender then
-      call('HDEL', base .. ':sent', others[index])
+if call('HSET', sent, sender, request .. ':' .. first .. ':' .. real) == 1 then
+  local senders = base .. ':senders'
+  call('ZADD', senders, real, sender)
+  if call('HLEN', sent) > CHUNK then
+    -- Those whose processes are gone, for the most part. Others stay for as long as a call may be repeated: when they
+    -- have sent last stands beside what they have sent, so that it costs a send nothing to keep them in order.
+    for _, other in ipairs(call('ZRANGEBYSCORE', senders, '-inf', real - REMEMBERED, 'LIMIT', 0, 10)) do
+      local used = tonumber(string.match(call('HGET', sent, other) or '', ':(%d+)$') or 0)
+      if used > real - REMEMBERED then
+        call('ZADD', senders, used, other)
+      else
+        call('ZREM', senders, other)
+        call('HDEL', sent, other)
+      end
     end
   end
 end
