@@ -42,6 +42,9 @@ __all__ = [
 ]
 
 _SCHEME = re.compile(r"[A-Za-z+]*:?/*")
+#: What stands where a URL has its hosts; and hosts as they are to be, each with a port or without.
+_PLACES = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/*([^/?#]*)")
+_HOSTS = re.compile(r"((\[[0-9A-Fa-f:.]+\]|[^\s:,\[\]]+)(:\d{0,5})?(,|$))*")
 _QUERY = re.compile(r"\?[^#]*")
 #: Seconds that a poll may wait, as in SQS.
 MAX_WAIT = 20
@@ -225,11 +228,18 @@ def refuse_letter(mailbox: str, message_id: str) -> InvalidParameterError:
 
 
 def hide_password(url: object) -> str:
-    """Return a URL, or what was taken for one, without what may be a password: before a host, or in a query."""
+    """Return a URL, or what was taken for one, without what may be a password: before a host, or in a query.
+
+    What stands behind a colon, and is no port, may be one too: a host may have been forgotten.
+    """
     text = str(url)
     if text.startswith(("sqlite:///", "memory:")):  # which have no host
         return text
     login, at, host = text.rpartition("@")
     scheme = _SCHEME.match(login)
-    shown = f"{scheme[0] if scheme else ''}***@{host}" if at else text
-    return _QUERY.sub("?…", shown)
+    if at:
+        return _QUERY.sub("?…", f"{scheme[0] if scheme else ''}***@{host}")
+    places = _PLACES.match(text)
+    if places is not None and ":" in places[1] and not _HOSTS.fullmatch(places[1]):
+        return f"{text[: text.index(':', places.start(1))]}:***"  # and no more: a password may have a / or a #
+    return _QUERY.sub("?…", text)

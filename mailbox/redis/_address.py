@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, field
 from typing import final
 from urllib.parse import SplitResult, quote, unquote, urlsplit
@@ -29,6 +30,8 @@ FORMS = (
     "like redis://host:6379/0#jobs, rediss://user:password@host/0#jobs (TLS), unix:///run/redis.sock#jobs,"
     " redis+cluster://host1,host2#jobs or redis+sentinel://host1,host2/primary/0#jobs"
 )
+#: Options as other URLs have them, where a name is to be.
+_OPTIONS = re.compile(r"\?.*=")
 _PORTS = {"cluster": 6379, "sentinel": 26379}
 #: Where a user and a password are looked for if the URL has none.
 USERNAME, PASSWORD = "LOOPWARDEN_REDIS_USERNAME", "LOOPWARDEN_REDIS_PASSWORD"
@@ -71,6 +74,10 @@ def _parse(url: str) -> tuple[Address, str]:
         service, _, database = database.partition("/")
     if parts.scheme not in SCHEMES:
         raise _refused(url, FORMS)
+    if _OPTIONS.search(parts.fragment):  # the name of a mailbox is shown
+        raise _refused(
+            url, "without options behind the name, which are keyword arguments: open_mailbox(url, max_size=…)"
+        )
     is_socket = SCHEMES[parts.scheme] == "unix"
     if not is_socket and (not hosts or (database and not (database.isascii() and database.isdigit()))):
         raise _refused(url, FORMS)

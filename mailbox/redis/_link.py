@@ -7,6 +7,7 @@ import math
 from collections import deque
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast, final
+from urllib.parse import parse_qs, urlsplit
 
 from redis import ConnectionPool, RedisCluster
 from redis.backoff import NoBackoff
@@ -402,8 +403,9 @@ def link_to(address: Address) -> Link:
     try:
         pool = cast("Any", ConnectionPool).from_url(address.url)
         pool.connection_class(**_settings_of(pool))  # without connecting
-    except (TypeError, ValueError, AttributeError, RedisError) as error:
-        expected = f"a URL with options that redis-py takes ({error})"
+    except (TypeError, ValueError, AttributeError, RedisError):  # its text may have a value, which may be a password
+        names = ", ".join(parse_qs(urlsplit(address.url).query))
+        expected = f"a URL with options that redis-py takes, each with a value that it can have; this one has {names}"
         raise InvalidParameterError(address.shown, "url", address.shown, expected) from None
     if address.kind == "node":
         return NodeLink(pool)

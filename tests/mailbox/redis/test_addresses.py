@@ -11,6 +11,7 @@ import pytest
 
 from loopwarden.errors import InvalidParameterError, MailboxConnectionError
 from loopwarden.mailbox import RedisMailbox, fleet, list_mailboxes, open_mailbox
+from loopwarden.mailbox._validation import hide_password
 from loopwarden.mailbox.redis import _link
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 #: Where nobody listens; with a user, and with a password of which no part is to be seen.
 NOBODY = "127.0.0.1:1"
-PARTS = ("s3cret", "p4ss", "tail")
+PARTS = ("s3cret", "p4ss", "tail", "12345")
 URLS = {
     "upper-case": f"REDIS://:s3cret@{NOBODY}/0#jobs",
     "one slash": f"redis:/:s3cret@{NOBODY}/0#jobs",
@@ -43,6 +44,23 @@ URLS = {
     "host too long": f"redis://:s3cret@{'a' * 70}.x:1/0#jobs",
     "NUL in the path": "unix://:s3cret@/run/a%00b#jobs",
     "number too high": f"redis://:s3cret@{NOBODY}/99999999999999999999#jobs",
+    "no host": "redis://user:s3cret/0#jobs",
+    "no host and no user": "redis://:s3cret#jobs",
+    "no host and a number": "redis://:12345#jobs",
+    "no host and a slash": "redis://user:p4ss/tail#jobs",
+    "no host and a hash": "redis://user:p4ss#tail",
+    "no host and a question mark": "redis://user:p4ss?tail#jobs",
+    "no host of a cluster": "redis+cluster://user:s3cret#jobs",
+    "no host of Sentinel": "redis+sentinel://user:s3cret/main/0#jobs",
+    "no host of another scheme": "amqp://user:s3cret/0#jobs",
+    "no host and one slash": "redis:/user:s3cret/0#jobs",
+    "no host and a socket": "unix://user:s3cret/run/redis.sock#jobs",
+    "colon for the at": "redis://user:s3cret:6379/0#jobs",
+    "colon for the at, and several hosts": "redis+cluster://user:s3cret:6379,host:6380#jobs",
+    "option behind the name": f"redis://{NOBODY}/0#jobs?max_size=s3cret",
+    "value of an option of TLS": f"rediss://{NOBODY}/0?ssl_cert_reqs=s3cret#jobs",
+    "value of an option of TLS without it": f"redis://{NOBODY}/0?ssl_cert_reqs=s3cret#jobs",
+    "value of an unknown option": f"redis://{NOBODY}/0?foo=s3cret#jobs",
     "nobody": f"redis://u:s3cret@{NOBODY}/0#jobs",
     "no TLS": f"rediss://u:s3cret@{NOBODY}/0#jobs",
     "no cluster": f"redis+cluster://u:s3cret@{NOBODY}#jobs",
@@ -61,6 +79,22 @@ def test_url_that_leads_nowhere_is_refused_without_any_part_of_its_password(
     told = f"{caught.value!r} {caught.value} {caught.value.__cause__!r} {caught.value.__cause__}"
     logged = "".join(traceback.format_exception(caught.value))
     assert not [part for part in PARTS if part in told or part in logged]
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["redis://host:6379/0#jobs", "redis://host#jobs", "redis://host:/0#jobs", "redis://[::1]:6379/0#jobs", "redis:///0",
+     "redis+cluster://host1:7000,host2,10.0.0.1:7001#jobs", "redis+sentinel://host1,host2:26379/main/0#jobs",
+     "unix:///run/a:b.sock#jobs", "unix:///run/redis.sock", "amqp://host:5672/0#a:b", "sqlite:///mail.db#jobs",
+     "sqlite:////var/a:b.db#jobs?max_size=3", "sqlite:mail.db", "memory://jobs:dead", "jobs", "", "/run/a:b"],
+)  # fmt: skip
+def test_url_without_a_password_is_shown_as_it_is(url: str) -> None:
+    assert hide_password(url) == url
+
+
+def test_option_that_redis_py_does_not_take_is_told_by_its_name() -> None:
+    with pytest.raises(InvalidParameterError, match=r"this one has socket_timeout, foo, got 'redis://127.0.0.1:1/0'"):
+        open_mailbox(f"redis://{NOBODY}/0?socket_timeout=1&foo=1#jobs")
 
 
 @pytest.fixture
