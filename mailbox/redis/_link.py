@@ -38,7 +38,7 @@ from redis.sentinel import Sentinel
 from loopwarden.errors import InvalidParameterError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from loopwarden.mailbox.redis._address import Address
 
@@ -216,13 +216,15 @@ class NodeLink:
 
     Args:
         pool: Says how to connect; it makes none of its own.
+        sentinel: Who is asked where the primary is, if that is nobody else's; no connection to it is kept.
     """
 
     is_cluster = False
 
-    def __init__(self, pool: ConnectionPool) -> None:
+    def __init__(self, pool: ConnectionPool, sentinel: Sentinel | None = None) -> None:
         self._pool = pool  # a pool of Sentinel is asked by its connections where the primary is
         self._settings = _settings_of(pool)
+        self._sentinel = sentinel
         self._free: deque[_Connection] = deque()
         self._least = 0  # how many were free at any time since the last tidying
         self._next_tidy = 0.0
@@ -235,7 +237,11 @@ class NodeLink:
         elif settings.get("socket_timeout") is None:
             settings["socket_timeout"] = ANSWER_SECONDS
         connection = cast("_Connection", self._pool.connection_class(**settings))
-        connection.connect()
+        try:
+            connection.connect()
+        finally:
+            if self._sentinel is not None:
+                _hang_up(client.connection_pool for client in cast("Any", self._sentinel).sentinels)
         return connection
 
     def run(self, key: str, commands: Sequence[Command]) -> list[Any]:  # noqa: ARG002  one server has all keys
@@ -290,6 +296,13 @@ class NodeLink:
                 connection = self._free.popleft()
                 with contextlib.suppress(*FAULTS):
                     connection.disconnect()
+
+
+def _hang_up(pools: Iterable[Any]) -> None:
+    """Close the connections of redis-py's own that nobody uses now."""
+    for pool in pools:
+        with contextlib.suppress(*FAULTS):
+            pool.disconnect(inuse_connections=False)
 
 
 def _settings_of(pool: ConnectionPool) -> dict[str, Any]:
@@ -422,7 +435,7 @@ def link_to(address: Address) -> Link:
     new_sentinel: Any = Sentinel
     asked = new_sentinel(hosts, sentinel_kwargs={**_IMPATIENT, "retry": _once()})
     primary = asked.master_for(address.service, ssl=_is_tls(pool), **options)
-    return NodeLink(primary.connection_pool)
+    return NodeLink(primary.connection_pool, sentinel=asked)
 
 
 def _once() -> Retry:
