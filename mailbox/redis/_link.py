@@ -6,6 +6,7 @@ import contextlib
 import math
 from collections import deque
 from importlib import import_module
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast, final
 from urllib.parse import parse_qs, urlsplit
 
@@ -35,16 +36,20 @@ from redis.exceptions import (
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
+from loopwarden._blocking import SYSTEM
+from loopwarden.clock import SYSTEM_CLOCK
 from loopwarden.errors import InvalidParameterError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from loopwarden._blocking import Gate
     from loopwarden.mailbox.redis._address import Address
 
 __all__ = ["FAULTS", "ClusterLink", "Command", "Line", "Link", "NodeLink", "is_lost", "is_timeout", "link_to"]
 
 Command: TypeAlias = "Sequence[str | bytes | int | float]"
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 # What redis-py itself writes commands with, where it is installed.
 _pack: Callable[[tuple[Any, ...]], bytes] | None = None
@@ -53,12 +58,16 @@ with contextlib.suppress(ImportError):
 
 #: Seconds that a server may take to accept a connection, or to answer a call that does not wait.
 ANSWER_SECONDS = 5.0
-#: Seconds that each Sentinel may take to say where the primary is, and each server of a cluster to accept a connection.
+#: Seconds that each Sentinel may take to say where the primary is, and each server of a cluster to accept a connection,
+#: and to say where keys are.
 _ASK_SECONDS = 1.0
 _IMPATIENT = {"socket_timeout": _ASK_SECONDS, "socket_connect_timeout": _ASK_SECONDS}
 #: Seconds after which a connection that nobody has needed is closed: longer than a poll, because loops that began
 #: together ask again together.
 UNUSED_SECONDS = 30.0
+#: Seconds after which it is looked whether the server has ended a free connection, before it is used: less would cost
+#: the calls of a busy loop something.
+RESTED_SECONDS = 1.0
 #: How often a call follows a slot of a cluster that has moved.
 _MOVES = 5
 
@@ -119,7 +128,7 @@ class Link(Protocol):
         ...
 
     def tidy(self, now: float) -> None:
-        """Close what was free for as long as `UNUSED_SECONDS`; called now and then."""
+        """Close what was free for as long as `UNUSED_SECONDS`; called now and then, and by calls themselves."""
         ...
 
     def close(self) -> None:
@@ -137,6 +146,8 @@ class _Connection(Protocol):
     def send_packed_command(self, command: Any, check_health: bool) -> None: ...
 
     def read_response(self) -> Any: ...
+
+    def can_read(self, timeout: float) -> bool: ...
 
     def disconnect(self) -> None: ...
 
@@ -192,16 +203,17 @@ class _OwnLine:
 class _ClusterLine:
     """A line to one server of a cluster, which has the cluster looked at again when a key has gone elsewhere."""
 
-    def __init__(self, line: Line, look_again: Callable[[], None]) -> None:
+    def __init__(self, line: Line, cluster: ClusterLink) -> None:
         self._line = line
-        self._look_again = look_again
+        self._cluster = cluster
 
     def run(self, commands: Sequence[Command]) -> list[Any]:
+        looks = self._cluster.looks
         try:
             return self._line.run(commands)
         except (AskError, *LOST):
             with contextlib.suppress(*FAULTS):
-                self._look_again()
+                self._cluster.look_again(looks)
             raise
 
     def close(self) -> None:
@@ -216,18 +228,21 @@ class NodeLink:
 
     Args:
         pool: Says how to connect; it makes none of its own.
+        settings: Of connections, where they are to differ from those of the pool.
         sentinel: Who is asked where the primary is, if that is nobody else's; no connection to it is kept.
     """
 
     is_cluster = False
 
-    def __init__(self, pool: ConnectionPool, sentinel: Sentinel | None = None) -> None:
+    def __init__(
+        self, pool: ConnectionPool, settings: Mapping[str, Any] = _NOTHING, sentinel: Sentinel | None = None
+    ) -> None:
         self._pool = pool  # a pool of Sentinel is asked by its connections where the primary is
-        self._settings = _settings_of(pool)
+        self._settings = {**_settings_of(pool), **settings}
         self._sentinel = sentinel
-        self._free: deque[_Connection] = deque()
+        self._free: deque[tuple[_Connection, float]] = deque()  # each with when it was used last
         self._least = 0  # how many were free at any time since the last tidying
-        self._next_tidy = 0.0
+        self._next_tidy = -math.inf
         self._is_closed = False
 
     def _connect(self, patience: float | None) -> _Connection:
@@ -246,30 +261,45 @@ class NodeLink:
 
     def run(self, key: str, commands: Sequence[Command]) -> list[Any]:  # noqa: ARG002  one server has all keys
         """Make calls on a free connection; see `Link.run`."""
-        try:
-            connection = self._free.pop()  # the one that was used last: those that are not needed any more stay unused
-        except IndexError:
-            connection = self._connect(None)
-        self._least = min(self._least, len(self._free))
+        now = SYSTEM_CLOCK.monotonic()
+        if now >= self._next_tidy:  # who only sends has no notifier to do it
+            self.tidy(now)
+        connection = self._take(now) or self._connect(None)
         try:
             answers = _exchange(connection, commands)
-        except (ReadOnlyError, MasterDownError):  # it is no primary any more: connect anew, where the new one is
-            connection.disconnect()
-            raise
         except ResponseError as error:
-            if is_lost(error):
-                connection.disconnect()
-            else:
+            if not is_lost(error):
                 self._release(connection)
-            raise
-        except BaseException:
+                raise
             connection.disconnect()
+            if _is_replica(error):  # connect anew, where the primary is now
+                self._close_free()
+            raise
+        except BaseException as error:
+            connection.disconnect()
+            if isinstance(error, LOST):  # the others are no better; each would cost one more call
+                self._close_free()
             raise
         self._release(connection)
         return answers
 
+    def _take(self, now: float) -> _Connection | None:
+        """Return a free connection that the server has not ended, as far as that can be seen without asking it."""
+        try:
+            # The one that was used last: those that are not needed any more stay unused.
+            connection, used = self._free.pop()
+        except IndexError:
+            return None
+        self._least = min(self._least, len(self._free))
+        if now - used < RESTED_SECONDS or not _is_ended(connection):
+            return connection
+        with contextlib.suppress(*FAULTS):
+            connection.disconnect()
+        self._close_free()  # which are unused for longer
+        return None
+
     def _release(self, connection: _Connection) -> None:
-        self._free.append(connection)
+        self._free.append((connection, SYSTEM_CLOCK.monotonic()))
         if self._is_closed:  # looked at last: a close marks first, and then takes what is free
             self._close_free()
 
@@ -280,8 +310,9 @@ class NodeLink:
     def tidy(self, now: float) -> None:
         """Close those that were never needed since it was done last; see `Link.tidy`."""
         if now >= self._next_tidy:
+            self._next_tidy = now + UNUSED_SECONDS
             self._close_free(self._least)
-            self._next_tidy, self._least = now + UNUSED_SECONDS, len(self._free)
+            self._least = len(self._free)
 
     def close(self) -> None:
         """Close what is free; see `Link.close`."""
@@ -293,9 +324,21 @@ class NodeLink:
         with contextlib.suppress(IndexError):
             while most > 0:
                 most -= 1
-                connection = self._free.popleft()
+                connection, _ = self._free.popleft()
                 with contextlib.suppress(*FAULTS):
                     connection.disconnect()
+
+
+def _is_ended(connection: _Connection) -> bool:
+    """Say whether a connection is not to be used any more: its server has said something, or that it is gone."""
+    try:
+        return connection.can_read(0)
+    except FAULTS:
+        return True
+
+
+def _is_replica(error: ResponseError) -> bool:
+    return isinstance(error, ReadOnlyError | MasterDownError) or "READONLY" in str(error)
 
 
 def _hang_up(pools: Iterable[Any]) -> None:
@@ -323,47 +366,81 @@ class ClusterLink:
 
     Args:
         make: Returns a client that knows the cluster; called when it is needed, because it asks.
+        settings: Of connections, where they are to differ from those of the client.
     """
 
     is_cluster = True
 
-    def __init__(self, make: Callable[[], RedisCluster]) -> None:
+    def __init__(self, make: Callable[[], RedisCluster], settings: Mapping[str, Any] = _NOTHING) -> None:
         self._make = make
+        self._settings = settings
         self._made: RedisCluster | None = None
         self._links: dict[str, NodeLink] = {}
-        self._is_closed = False
+        self._next_tidy = -math.inf
+        #: How often it was looked where keys are.
+        self.looks = 0
+        self._looking: dict[int, object] = {}  # who looks; no lock, because a signal handler may make a call
+        self._watching: deque[Gate] = deque()  # who waits for the end of a look
 
     def run(self, key: str, commands: Sequence[Command]) -> list[Any]:
         """Make calls on the server that has the key, wherever it has gone; see `Link.run`."""
+        now = SYSTEM_CLOCK.monotonic()
+        if now >= self._next_tidy:  # also of servers that nothing is asked of any more
+            self.tidy(now)
         answers: list[Any] = self._follow(key, lambda link: link.run(key, commands), commands)
         return answers
 
     def line(self, key: str, patience: float) -> Line:
         """Connect to the server that has the key now; see `Link.line`."""
         line: Line = self._follow(key, lambda link: link.line(key, patience), ())
-        return _ClusterLine(line, self._look_again)
+        return _ClusterLine(line, self)
 
     def _follow(self, key: str, call: Callable[[NodeLink], Any], commands: Sequence[Command]) -> Any:
         for left in reversed(range(_MOVES)):
+            looks = self.looks
             try:
                 return call(self._link_of(key))
             except MovedError:  # before the other, of which it is one
                 if not left:
                     raise
-                self._look_again()
+                self.look_again(looks)
             except AskError as error:  # the slot is on its way
                 link = self._link_to(_name_of(error))
                 if link is None:
                     if not left:
                         raise
-                    self._look_again()
+                    self.look_again(looks)
                     continue
                 return link.run(key, [("ASKING",), *commands])[1:]
             except LOST:
                 with contextlib.suppress(*FAULTS):
-                    self._look_again()
+                    self.look_again(looks)
                 raise
         raise AssertionError("the last try returns or raises")
+
+    def look_again(self, known: int) -> None:
+        """Look where keys are, unless another thread has since there were so many looks, or does.
+
+        Servers that say nothing make it long, and one look after the other would stop all threads.
+        """
+        me = object()
+        try:  # from here on: a Ctrl-C must leave no trace of who looks no more
+            if self._looking.setdefault(0, me) is not me:
+                gate = SYSTEM.gate()
+                self._watching.append(gate)
+                if self.looks == known:  # looked at last: the other thread counts first, and then opens the gates
+                    gate.wait(_ASK_SECONDS)
+            elif self.looks == known and self._made is not None:  # otherwise who made it in vain has looked
+                try:
+                    cast("Any", self._made).nodes_manager.initialize()
+                finally:
+                    self.looks += 1
+        finally:
+            if self._looking.get(0) is me:
+                del self._looking[0]
+                with contextlib.suppress(IndexError):
+                    while True:
+                        self._watching.popleft().open()
 
     @property
     def _client(self) -> Any:
@@ -371,9 +448,6 @@ class ClusterLink:
         if client is None:
             client = self._made = self._make()
         return client
-
-    def _look_again(self) -> None:
-        self._client.nodes_manager.initialize()
 
     def _link_of(self, key: str) -> NodeLink:
         node: Any = self._client.get_node_from_key(key)
@@ -390,10 +464,11 @@ class ClusterLink:
 
     def _add(self, node: Any) -> NodeLink:
         client: Any = self._client.get_redis_connection(node)
-        return self._links.setdefault(str(node.name), NodeLink(client.connection_pool))
+        return self._links.setdefault(str(node.name), NodeLink(client.connection_pool, self._settings))
 
     def tidy(self, now: float) -> None:
         """Close what is unused, of each server; see `Link.tidy`."""
+        self._next_tidy = now + UNUSED_SECONDS
         for link in tuple(self._links.values()):
             link.tidy(now)
 
@@ -428,8 +503,9 @@ def link_to(address: Address) -> Link:
         new_node: Any = ClusterNode
         nodes = [new_node(host.strip("[]"), port) for host, port in address.hosts]
         limits = {"socket_timeout": ANSWER_SECONDS, "socket_connect_timeout": _ASK_SECONDS}
-        options: dict[str, Any] = {**limits, **given, "retry": _once()}
-        return ClusterLink(lambda: RedisCluster(startup_nodes=nodes, ssl=_is_tls(pool), **options))
+        of_calls = {name: given.get(name, limit) for name, limit in limits.items()}
+        of_looks: dict[str, Any] = {**given, **_IMPATIENT, "retry": _once()}
+        return ClusterLink(lambda: RedisCluster(startup_nodes=nodes, ssl=_is_tls(pool), **of_looks), of_calls)
     options = {name: value for name, value in settings.items() if name not in {"host", "port"}}
     hosts = [(host.strip("[]"), port) for host, port in address.hosts]
     new_sentinel: Any = Sentinel
