@@ -45,6 +45,7 @@ from loopwarden.mailbox.memory._mailbox import InMemoryMailbox
 
 if TYPE_CHECKING:
     from loopwarden.mailbox._fleet import Fleet, FleetMember, HeldMessage
+    from loopwarden.mailbox._move import Moved, move
     from loopwarden.mailbox.postgres._mailbox import PostgresMailbox
     from loopwarden.mailbox.redis._mailbox import RedisMailbox
     from loopwarden.mailbox.sqlite._mailbox import SqliteMailbox
@@ -77,7 +78,9 @@ __all__ = [
     "PostgresMailbox",
     "RedisMailbox",
     "SqliteMailbox",
+    "Moved",
     "list_mailboxes",
+    "move",
     "open_mailbox",
     # For a back end of one's own: bodies, the rate of a redrive, and the arguments of every call
     "Codec",
@@ -108,6 +111,7 @@ __getattr__, __dir__ = lazy(
     __name__,
     {
         "loopwarden.mailbox._fleet": "Fleet FleetMember HeldMessage",
+        "loopwarden.mailbox._move": "Moved move",
         "loopwarden.mailbox.postgres._mailbox": "PostgresMailbox",
         "loopwarden.mailbox.redis._mailbox": "RedisMailbox",
         "loopwarden.mailbox.sqlite._mailbox": "SqliteMailbox",
