@@ -36,13 +36,13 @@ ANSWER_SECONDS = 5.0
 #: Seconds after which a connection that nobody has needed is closed: longer than a poll, because loops that began
 #: together ask again together.
 UNUSED_SECONDS = 30.0
-#: Milliseconds for which a call waits for a row that others have in hand, before it is told so.
+#: For how long a call waits for a row that others have in hand, before it is refused.
 _LOCK_TIMEOUT = "4s"
 
 #: What a server says that was ended, is starting, is a standby now, or has no connection left: others may do, or soon.
 _AWAY = ("08", "57P", "25006", "53300")
 #: What a server says when two calls were in each other's way, and nothing was done.
-_IN_THE_WAY = ("40001", "40P01", "55P03")
+_IN_THE_WAY = ("40001", "40P01")
 
 
 class LostError(Exception):

@@ -438,6 +438,8 @@ class PostgresStore:
             with self.lock:
                 self._suspects.forget(box, process)
             if count:
+                for each in (box, -box):
+                    line.call(_PASS_ON, (each, self.now(), False))
                 messages = "1 message" if count == 1 else f"{count} messages"
                 text = "%s: a process has died, and %s that it had in hand can be received again"
                 report(logging.WARNING, text, self.shown, messages)

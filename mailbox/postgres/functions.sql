@@ -61,7 +61,10 @@ CREATE PROCEDURE loopwarden.wait(
 BEGIN
     INSERT INTO loopwarden.waiting VALUES (box, for_room, process) ON CONFLICT DO NOTHING;
     COMMIT;
-    is_sending := NOT pg_try_advisory_xact_lock(1819242359, box);
+    is_sending := NOT pg_try_advisory_lock(1819242359, box);
+    IF NOT is_sending THEN
+        PERFORM pg_advisory_unlock(1819242359, box);  -- at once: others who begin to wait try the same
+    END IF;
     SELECT l.now_ms, l.is_there, l.next_due INTO now_ms, is_there, next_due FROM loopwarden.look(box, at) l;
 END $$;
 
@@ -102,7 +105,6 @@ BEGIN
         END IF;
     END IF;
     IF max_size IS NOT NULL THEN
-        PERFORM pg_advisory_xact_lock(1819242358, box);  -- or two would take the same room
         IF loopwarden.size(box, max_size) + cardinality(bodies) > max_size THEN
             DELETE FROM loopwarden.dedup d WHERE d.mailbox = box AND d.dedup_id = dedup;
             IF waits IS NOT NULL THEN
@@ -136,6 +138,9 @@ CREATE PROCEDURE loopwarden.put(
     dedup_window bigint, max_size int, waits text
 ) LANGUAGE plpgsql AS $$
 BEGIN
+    IF max_size IS NOT NULL THEN  -- or two would take the same room
+        PERFORM pg_advisory_xact_lock(1819242358, box);
+    END IF;
     places := loopwarden.send(box, at, bodies, about, delay, dedup, dedup_window, max_size, waits);
     COMMIT;
     IF places[1] > 0 THEN
@@ -151,7 +156,7 @@ BEGIN
     END IF;
 END $$;
 
--- Sends in a transaction of somebody else, whose end we do not wait for.
+-- Sends in a transaction of somebody else, whose end nobody waits for: it may send into room that another takes, too.
 CREATE FUNCTION loopwarden.send_within(
     box int, at bigint, bodies bytea[], about text, delay bigint, dedup text, dedup_window bigint, max_size int
 ) RETURNS bigint[] LANGUAGE plpgsql AS $$

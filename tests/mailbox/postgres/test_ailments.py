@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from heard import Heard
 
 from loopwarden import ChildSpec, HealthCheckRequest, MailboxLoop, Supervisor
 from loopwarden._blocking import SYSTEM
@@ -43,9 +44,9 @@ def turn_over_until(jobs: Jobs, *, is_told: bool) -> None:
 
 
 def test_transaction_that_stays_open_elsewhere_is_told_and_forgotten_when_it_ends(
-    jobs: Jobs, postgres: PostgresServer, caplog: pytest.LogCaptureFixture
+    jobs: Jobs, postgres: PostgresServer
 ) -> None:
-    with postgres.connect(application_name="forgetful") as idle:
+    with postgres.connect(application_name="forgetful") as idle, Heard("of forgetful, idle in transaction") as heard:
         idle.execute("SELECT pg_current_xact_id()")
 
         turn_over_until(jobs, is_told=True)
@@ -53,7 +54,7 @@ def test_transaction_that_stays_open_elsewhere_is_told_and_forgotten_when_it_end
         [told] = jobs.stats().warnings
         assert f"the session with pid {idle.info.backend_pid} of forgetful, idle in transaction" in told
         assert "idle_in_transaction_session_timeout" in told
-        assert told.partition(":")[0].split(" ", 1)[1] in caplog.text
+        heard.ticket.wait(PATIENCE)
     turn_over_until(jobs, is_told=False)
 
 

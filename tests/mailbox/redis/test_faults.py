@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import signal
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from heard import Heard
 
 from loopwarden import ChildSpec, HealthCheckRequest, MailboxLoop, Supervisor, Ticket
 from loopwarden._blocking import SYSTEM
@@ -42,32 +44,15 @@ def jobs(own: Server) -> Iterator[Jobs]:
     jobs.close()
 
 
-class Heard(logging.Handler):
-    """Says when something is in the log."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.text = text
-        self.ticket: Ticket[None] = Ticket()
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if self.text in record.getMessage() and not self.ticket.is_ready():
-            self.ticket.complete(None)
-
-
 @pytest.fixture
 def hear(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[str], Ticket[None]]]:
-    handlers: list[Heard] = []
     caplog.set_level(logging.INFO, "loopwarden")
 
     def hear(text: str) -> Ticket[None]:
-        handlers.append(Heard(text))
-        logging.getLogger("loopwarden").addHandler(handlers[-1])
-        return handlers[-1].ticket
+        return heard.enter_context(Heard(text)).ticket
 
-    yield hear
-    for handler in handlers:
-        logging.getLogger("loopwarden").removeHandler(handler)
+    with ExitStack() as heard:
+        yield hear
 
 
 def test_loop_is_degraded_while_the_server_is_away_and_goes_on_when_it_is_back(

@@ -6,6 +6,7 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from heard import Heard
 from processes import Program
 
 from loopwarden.mailbox import RedisMailbox, _suspects
@@ -34,7 +35,7 @@ def lease_and_die(server: Server, count: int) -> None:
 
 
 def test_messages_of_a_process_that_was_killed_come_back_when_it_has_been_silent_for_long_enough(
-    server: Server, jobs: Jobs, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    server: Server, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jobs.send_many(range(10))
     lease_and_die(server, 10)
@@ -44,10 +45,11 @@ def test_messages_of_a_process_that_was_killed_come_back_when_it_has_been_silent
     server.call("ZINCRBY", members, -16_000, dead)  # as if its last sign of life had come before
     monkeypatch.setattr(_suspects, "BEAT_SECONDS", 0.0)  # and this process had watched it since
 
-    found = [jobs.receive()[0] for _ in range(10)]
+    with Heard("a process has died, and 10 messages that it had in hand can be received again") as heard:
+        found = [jobs.receive(wait_time_seconds=20)[0] for _ in range(10)]
+        heard.ticket.wait(60)
 
     assert [(each.body, each.delivery_count) for each in found] == [(number, 2) for number in range(10)]
-    assert "a process has died, and 10 messages that it had in hand can be received again" in caplog.text
     assert [member.id for member in jobs.fleet().members] == [jobs._store.holder]
 
 

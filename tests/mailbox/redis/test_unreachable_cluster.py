@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from heard import Heard
 from lossy_proxy import LossyProxy
 from private_server import wait_until
 from redis import RedisCluster
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from loopwarden import MailboxLoop, Ticket
+from loopwarden import MailboxLoop
 from loopwarden._blocking import SYSTEM
 from loopwarden.errors import MailboxConnectionError
 from loopwarden.mailbox import RedisMailbox, fleet, list_mailboxes, open_mailbox
@@ -59,19 +59,6 @@ def test_cluster_of_which_no_server_can_be_reached_any_more_is_told_by_each_call
     client.close()
 
 
-class Heard(logging.Handler):
-    """Says when something is in the log."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.text = text
-        self.ticket: Ticket[None] = Ticket()
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if self.text in record.getMessage() and not self.ticket.is_ready():
-            self.ticket.complete(None)
-
-
 @pytest.mark.prove
 def test_loop_goes_on_when_its_cluster_was_away_and_is_back(make_server: Callable[..., Server]) -> None:
     only = make_server("--cluster-enabled", "yes", "--appendonly", "yes", "--appendfsync", "always")
@@ -80,15 +67,13 @@ def test_loop_goes_on_when_its_cluster_was_away_and_is_back(make_server: Callabl
     jobs: Jobs = RedisMailbox(f"redis+cluster://127.0.0.1:{only.port}", "jobs")
     handled = SYSTEM.queue()
     loop: MailboxLoop[Any] = MailboxLoop(jobs, lambda message: handled.put(message.body))
-    away = Heard("mailbox unavailable, retrying")
-    logging.getLogger("loopwarden").addHandler(away)
     run = run_in_background(loop.run, SYSTEM)
     jobs.send("before")
     assert handled.get() == "before"
 
-    only.kill()
-    away.ticket.wait(PATIENCE)
-    logging.getLogger("loopwarden").removeHandler(away)
+    with Heard("mailbox unavailable, retrying") as away:
+        only.kill()
+        away.ticket.wait(PATIENCE)
     only.start()
     wait_until(lambda: "cluster_state:ok" in str(only.call("CLUSTER", "INFO")))
     jobs.send("after")
