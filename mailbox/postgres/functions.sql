@@ -646,13 +646,16 @@ LANGUAGE sql STABLE
 BEGIN ATOMIC
     SELECT pg_stat_get_dead_tuples('loopwarden.messages'::regclass), held.xid::text, age(held.xid), held.what
     FROM (SELECT) nothing LEFT JOIN (
-        SELECT least_xid.xid, least_xid.what FROM (
-            SELECT unnest(array[a.backend_xid, a.backend_xmin]) AS xid, 'the session with pid ' || a.pid
+        SELECT each.xid, each.what FROM (
+            SELECT seen.xid, seen.rank, 'the session with pid ' || a.pid
                 || coalesce(' of ' || nullif(a.application_name, ''), '') || coalesce(', ' || a.state, '') AS what
-            FROM pg_stat_activity a WHERE a.pid <> pg_backend_pid() AND a.datname = current_database()
-            UNION ALL SELECT p.transaction, 'the prepared transaction ' || p.gid FROM pg_prepared_xacts p
-            UNION ALL SELECT unnest(array[r.xmin, r.catalog_xmin]), 'the replication slot ' || r.slot_name
-            FROM pg_replication_slots r
-        ) least_xid WHERE least_xid.xid IS NOT NULL ORDER BY age(least_xid.xid) DESC LIMIT 1
+            FROM pg_stat_activity a, LATERAL (VALUES (a.backend_xid, 1), (a.backend_xmin, 2)) AS seen(xid, rank)
+            WHERE a.pid <> pg_backend_pid() AND a.datname = current_database()
+            UNION ALL SELECT p.transaction, 1, 'the prepared transaction ' || p.gid FROM pg_prepared_xacts p
+            UNION ALL SELECT seen.xid, 2, 'the replication slot ' || r.slot_name
+            FROM pg_replication_slots r, LATERAL (VALUES (r.xmin), (r.catalog_xmin)) AS seen(xid)
+        ) each WHERE each.xid IS NOT NULL
+        -- Whose own it is comes first: the others only see it, as all do that look at anything meanwhile.
+        ORDER BY age(each.xid) DESC, each.rank LIMIT 1
     ) held ON true;
 END;
