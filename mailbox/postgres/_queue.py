@@ -251,11 +251,11 @@ class PostgresQueue(Generic[B]):
         lasts = _milliseconds(visibility_timeout)
         holder = self._take_part()
         while True:
-            receipt = self._dice.getrandbits(_RECEIPT_BITS)
+            receipts: list[int] = []
             try:
-                answer = self._lease(limit, lasts, receipt, holder, token)
+                answer = self._lease(limit, lasts, holder, token, receipts)
                 again, has_letters = self._notice(answer)
-                messages, unreadable = self._messages(answer, receipt, token)
+                messages, unreadable = self._messages(answer, receipts[-1], token)
                 if unreadable:
                     unread += len(unreadable)
                     self._give_up_unread(unreadable)
@@ -267,7 +267,8 @@ class PostgresQueue(Generic[B]):
                     return None, None
             except BaseException as error:  # a Ctrl-C too: what it has leased is nobody's
                 is_away = isinstance(error, LostConnectionError) and error.is_silent
-                self._store.put_back_lost(self._box, receipt, is_away=is_away)
+                for receipt in receipts:
+                    self._store.put_back_lost(self._box, receipt, is_away=is_away)
                 raise
             if messages:
                 return messages, None
@@ -286,18 +287,21 @@ class PostgresQueue(Generic[B]):
             return None
         return self._store.holder
 
-    def _lease(self, limit: int, lasts: int, receipt: int, holder: str | None, token: Token | None) -> Answer:
-        """Ask for messages, twice if the server has ended the connection meanwhile."""
-        given = (
-            self._box, self._store.now(), limit, lasts, receipt, holder, self.max_deliveries, NO_ERROR,
-        )  # fmt: skip
-        try:
-            return self._store.once(self._name, _RECEIVE, *given)
-        except LostConnectionError as error:
-            if error.is_silent or (token is not None and token.stopped):
-                raise
-            self._store.put_back_lost(self._box, receipt)  # so that they come in their order
-            return self._store.once(self._name, _RECEIVE, *given)
+    def _lease(self, limit: int, lasts: int, holder: str | None, token: Token | None, receipts: list[int]) -> Answer:
+        """Ask for messages, twice if the server has ended the connection meanwhile; note the receipts.
+
+        What the first call has leased goes back at once, so that it comes in its order, and for a while, because the
+        call may still be on its way; so the second one has another receipt.
+        """
+        while True:
+            receipts.append(self._dice.getrandbits(_RECEIPT_BITS))
+            given = (limit, lasts, receipts[-1], holder, self.max_deliveries, NO_ERROR)
+            try:
+                return self._store.once(self._name, _RECEIVE, self._box, self._store.now(), *given)
+            except LostConnectionError as error:
+                if len(receipts) > 1 or error.is_silent or (token is not None and token.stopped):
+                    raise
+                self._store.put_back_lost(self._box, receipts[-1])
 
     def _notice(self, answer: Answer) -> tuple[float | None, bool]:
         """See to all in an answer that is no message: return when to look again, and whether there were letters."""

@@ -256,12 +256,12 @@ class RedisQueue(Generic[B]):
         lasts = _milliseconds(visibility_timeout)
         holder = self._take_part()
         while True:
-            receipt = self._dice.getrandbits(_RECEIPT_BITS)
+            receipts: list[int] = []
             try:
-                answer = self._lease(limit, lasts, receipt, holder, token)
+                answer = self._lease(limit, lasts, holder, token, receipts)
                 now, birth, _, due, silent, letters, places, bodies, count = answer
                 self._tell_exhausted(letters)
-                made = self._messages(birth.decode(), places, bodies, count, receipt, now + lasts, token)
+                made = self._messages(birth.decode(), places, bodies, count, receipts[-1], now + lasts, token)
                 messages, unreadable = made
                 if unreadable:
                     unread += len(unreadable)
@@ -275,7 +275,8 @@ class RedisQueue(Generic[B]):
                     self.put_back_many(messages)
                     return None, None
             except BaseException as error:  # a Ctrl-C too: what it has leased is nobody's
-                self._store.put_back_lost(self._base, str(receipt), is_away=is_timeout(error.__cause__))
+                for receipt in receipts:
+                    self._store.put_back_lost(self._base, str(receipt), is_away=is_timeout(error.__cause__))
                 raise
             if messages:
                 return messages, None
@@ -303,16 +304,20 @@ class RedisQueue(Generic[B]):
             return ""
         return self._store.holder
 
-    def _lease(self, limit: int, lasts: int, receipt: int, holder: str, token: Token | None) -> Any:
-        """Ask for messages, twice if the server has closed a connection that was free for long."""
-        arguments: tuple[Argument, ...] = (limit, lasts, receipt, holder, self._most)
-        try:
-            return self._once("receive", arguments)
-        except LostConnectionError as error:
-            if is_timeout(error.__cause__) or (token is not None and token.stopped):
-                raise
-            self._store.put_back_lost(self._base, str(receipt))  # so that they come in their order
-            return self._once("receive", arguments)
+    def _lease(self, limit: int, lasts: int, holder: str, token: Token | None, receipts: list[int]) -> Any:
+        """Ask for messages, twice if the server has closed a connection that was free for long; note the receipts.
+
+        What the first call has leased goes back at once, so that it comes in its order, and for a while, because the
+        call may still be on its way; so the second one has another receipt.
+        """
+        while True:
+            receipts.append(self._dice.getrandbits(_RECEIPT_BITS))
+            try:
+                return self._once("receive", (limit, lasts, receipts[-1], holder, self._most))
+            except LostConnectionError as error:
+                if len(receipts) > 1 or is_timeout(error.__cause__) or (token is not None and token.stopped):
+                    raise
+                self._store.put_back_lost(self._base, str(receipts[-1]))
 
     def _once(self, script: str, arguments: Sequence[Argument]) -> Any:
         return self._store.call_once(self._name, script, self._base, arguments)

@@ -9,7 +9,7 @@ from lossy_proxy import LossyProxy
 
 from loopwarden.errors import MailboxConnectionError, ReceiptHandleExpiredError
 from loopwarden.mailbox import RedisMailbox
-from loopwarden.mailbox.redis._scripts import SCRIPTS
+from loopwarden.mailbox.redis._scripts import PREFIX, SCRIPTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -127,6 +127,22 @@ def test_receive_whose_answer_is_lost_gives_the_messages_in_their_order_and_unco
 
     assert [(each.body, each.delivery_count) for each in found] == [(number, 1) for number in range(5)]
     assert proxy.lost == 1
+
+
+def test_receive_whose_answer_is_lost_keeps_what_it_got_over_the_next_sign_of_life(
+    jobs: Jobs, proxy: LossyProxy
+) -> None:
+    jobs.send("a")
+    proxy.lose_answers("receive")
+    [message] = jobs.receive()
+    store = jobs._store
+    line = store.link.line(PREFIX, 60)
+
+    store.beat(line, PREFIX.rstrip(":"))  # puts back what the lost call has leased
+
+    line.close()
+    message.acknowledge()
+    assert jobs.approximate_count() == 0
 
 
 def test_receive_whose_answers_are_all_lost_is_told_and_leaves_the_messages_in_the_mailbox(
