@@ -78,6 +78,7 @@ class RefusedError(Exception):
 _BYTEA, _INT4, _INT8, _TEXT = 17, 23, 20, 25
 _HEAD: Final = struct.Struct("!iiIii")
 _LENGTH: Final = struct.Struct("!i")
+_NUMBER: Final = struct.Struct("!iq")
 
 
 def values(items: Sequence[bytes | None], kind: int = _BYTEA) -> bytes:
@@ -103,8 +104,8 @@ def integers(items: Iterable[int]) -> bytes:
     numbers = list(items)
     if not numbers:
         return struct.pack("!iiI", 0, 0, _INT8)
-    flat = [part for number in numbers for part in (8, number)]
-    return _HEAD.pack(1, 1, _INT8, len(numbers), 1) + struct.pack(f"!{'iq' * len(numbers)}", *flat)
+    parts = [_NUMBER.pack(8, number) for number in numbers]
+    return _HEAD.pack(1, 1, _INT8, len(numbers), 1) + b"".join(parts)
 
 
 def small_integers(items: Sequence[int]) -> bytes:
@@ -212,11 +213,12 @@ class Line:
             answer: Answer = []
             refused: RefusedError | LostError | None = None
             while (result := self._next_result(deadline)) is not None:
-                if result.status == pq.ExecStatus.TUPLES_OK:
+                status = result.status
+                if status == pq.ExecStatus.TUPLES_OK:
                     columns = range(result.nfields)
                     get = result.get_value
                     answer = [tuple([get(row, column) for column in columns]) for row in range(result.ntuples)]
-                elif result.status in {pq.ExecStatus.FATAL_ERROR, pq.ExecStatus.BAD_RESPONSE}:
+                elif status in {pq.ExecStatus.FATAL_ERROR, pq.ExecStatus.BAD_RESPONSE}:
                     refused = refused or _error_of(result)
         except psycopg.Error as error:
             raise LostError(_plain(error)) from error

@@ -48,9 +48,11 @@ UNREADABLE = (ValueError, TypeError, AttributeError, RecursionError)
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 _RECEIPT_BITS = 52
 
-_RECEIVE = (
+_RECEIVE_LETTERS = (
     b"SELECT * FROM loopwarden.receive($1::int4, $2::int8, $3::int4, $4::int8, $5::int8, $6::text, $7::int4, $8::text)"
 )
+# Without what only letters have: each value of each row takes time.
+_RECEIVE = _RECEIVE_LETTERS.replace(b"*", b"kind, place, sent_at, due, count, body, about, error", 1)
 _LOOK = b"SELECT * FROM loopwarden.look($1::int4, $2::int8)"
 _ACKNOWLEDGE = b"CALL loopwarden.acknowledge(NULL, $1::int4, $2::int8, $3::bool, $4::int8[], $5::int8[], $6::int8[])"
 _GIVE_BACK = (
@@ -158,6 +160,7 @@ class PostgresQueue(Generic[B]):
         self._name = name
         self._clock = clock
         self._letters = box < 0
+        self._receive = _RECEIVE_LETTERS if self._letters else _RECEIVE
         self.max_deliveries = max_deliveries
         self._read = read
         self._reply = reply
@@ -192,8 +195,8 @@ class PostgresQueue(Generic[B]):
         if self.closed:
             raise MailboxClosedError(self._name)
 
-    def id_of(self, place: int) -> str:
-        """Return the id of the message that was sent to a place."""
+    def id_of(self, place: int | str) -> str:
+        """Return the id of the message that was sent to a place; of none what all ids begin with."""
         return f"{self._store.birth}-{place}"
 
     # Receiving.
@@ -297,7 +300,7 @@ class PostgresQueue(Generic[B]):
             receipts.append(self._dice.getrandbits(_RECEIPT_BITS))
             given = (limit, lasts, receipts[-1], holder, self.max_deliveries, NO_ERROR)
             try:
-                return self._store.once(self._name, _RECEIVE, self._box, self._store.now(), *given)
+                return self._store.once(self._name, self._receive, self._box, self._store.now(), *given)
             except LostConnectionError as error:
                 if len(receipts) > 1 or error.is_silent or (token is not None and token.stopped):
                     raise
@@ -307,6 +310,8 @@ class PostgresQueue(Generic[B]):
         """See to all in an answer that is no message: return when to look again, and whether there were letters."""
         again: float | None = None
         has_letters = False
+        if answer and answer[0][0] == b"message":  # then all are: what else there is comes first
+            return again, has_letters
         for kind, place, stamp, due, count, *_, error in answer:
             if kind == b"letter":
                 has_letters = True
@@ -322,26 +327,29 @@ class PostgresQueue(Generic[B]):
         """Make messages of what was leased; and of what cannot be read, with why."""
         messages: list[Message[B, Any]] = []
         unreadable: list[tuple[Message[B, Any], str, Exception]] = []
-        for kind, raw_place, sent_at, due, count, raw, about, *letter in answer:
-            if kind != b"message":
+        prefix = self.id_of("")
+        for found in answer:
+            if found[0] != b"message":
                 continue
-            place = to_integer(raw_place)
-            known_by = to_integer(letter[0]) if self._letters else place
-            row = Row(place, self.id_of(known_by), to_integer(sent_at), raw or b"", about, tuple(letter))
+            place = to_integer(found[1])
+            letter = found[7:] if self._letters else ()
+            known_by = to_integer(letter[0]) if letter else place
+            row = Row(place, f"{prefix}{known_by}", to_integer(found[2]), found[5] or b"", found[6], letter)
             failure: tuple[str, Exception] | None = None
             body: Any = None
-            try:
-                row.read()
-            except UNREADABLE as error:
-                row.is_garbled = True
-                failure = None if self._letters else (HEADERS, error)
+            if row.about is not None:
+                try:
+                    row.read()
+                except UNREADABLE as error:
+                    row.is_garbled = True
+                    failure = None if self._letters else (HEADERS, error)
             if failure is None:
                 try:
                     body = self._read(row)
                 except SerializationError as error:
                     failure = BODY, error
-            message: Message[B, Any] = Message(self, row, body, to_integer(count), receipt, token)
-            message.due = to_integer(due)
+            message: Message[B, Any] = Message(self, row, body, to_integer(found[4]), receipt, token)
+            message.due = to_integer(found[3])
             if failure is None:
                 messages.append(message)
             else:
@@ -373,6 +381,8 @@ class PostgresQueue(Generic[B]):
                 if cast("Row", message.record).place in places:
                     message.is_finalized = True
                     done.add(id(message))
+        if len(done) == len(messages):
+            return []
         refused: list[Message[B, Any]] = []
         for message in messages:  # one that is given twice is over the second time
             if id(message) in done:
@@ -531,10 +541,13 @@ class PostgresQueue(Generic[B]):
 
 
 def _keys(messages: Sequence[Message[Any, Any]]) -> tuple[bytes, bytes, bytes]:
-    """Return what tells a call which deliveries are meant, in the order in which all take their rows."""
-    keys = sorted([(cast("Row", each.record).place, each.receipt, round(each.due)) for each in messages])
-    places, receipts, dues = zip(*keys, strict=True)
-    return integers(places), integers(receipts), integers(dues)
+    """Return what tells a call which deliveries are meant; the server takes their rows in an order of its own."""
+    places = [each.record.place for each in cast("Sequence[Any]", messages)]
+    return (
+        integers(places),
+        integers([each.receipt for each in messages]),
+        integers([round(each.due) for each in messages]),
+    )
 
 
 def _until(now: bytes | None, due: bytes | None) -> float | None:

@@ -4,7 +4,9 @@
 -- said so before, and then looked once more, and has found it.
 --
 -- The planner is told never to read the whole table: it may have been empty when a plan was made, and have a million
--- rows when it is used.
+-- rows when it is used. It has no choice either where rows are found by their `ctid`, with nothing beside it that an
+-- index knows; a join with the table it may begin from the wrong end. Plans are made once: to make one costs more than
+-- to use it.
 
 CREATE FUNCTION loopwarden.time(at bigint) RETURNS bigint LANGUAGE sql VOLATILE
 RETURN coalesce(at, (extract(epoch FROM clock_timestamp()) * 1000)::bigint);
@@ -41,7 +43,7 @@ END $$;
 
 -- Says whether something can be received; otherwise when to look again, if ever.
 CREATE FUNCTION loopwarden.look(box int, at bigint, OUT now_ms bigint, OUT is_there boolean, OUT next_due bigint)
-LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 BEGIN
     now_ms := loopwarden.time(at);
     is_there := false;
@@ -84,13 +86,15 @@ END $$;
 CREATE FUNCTION loopwarden.send(
     box int, at bigint, bodies bytea[], about text, delay bigint, dedup text, dedup_window bigint, max_size int,
     waits text
-) RETURNS bigint[] LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+) RETURNS bigint[] LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     now_ms bigint := loopwarden.time(at);
+    is_checked boolean := dedup IS NOT NULL OR max_size IS NOT NULL;
     places bigint[];
     own bigint;
 BEGIN
-    IF (SELECT m.state FROM loopwarden.mailboxes m WHERE m.number = box) = 'draining' THEN
+    IF is_checked AND (SELECT m.state FROM loopwarden.mailboxes m WHERE m.number = box) = 'draining' THEN
         RETURN '{0}';
     END IF;
     IF dedup IS NOT NULL THEN
@@ -114,17 +118,23 @@ BEGIN
         END IF;
     END IF;
     IF cardinality(bodies) = 1 THEN
-        own := coalesce(own, nextval('loopwarden.places'));
         INSERT INTO loopwarden.messages (mailbox, due, place, sent_at, body, about)
-        VALUES (box, CASE WHEN delay > 0 THEN now_ms + delay ELSE 0 END, own, now_ms, bodies[1], send.about);
-        RETURN array[own];
+        SELECT box, CASE WHEN delay > 0 THEN now_ms + delay ELSE 0 END, coalesce(own, nextval('loopwarden.places')),
+            now_ms, bodies[1], send.about
+        WHERE is_checked OR NOT EXISTS (
+            SELECT FROM loopwarden.mailboxes m WHERE m.number = box AND m.state = 'draining'
+        )
+        RETURNING place INTO own;
+        RETURN array[coalesce(own, 0)];
     END IF;
     WITH sent AS (
         INSERT INTO loopwarden.messages (mailbox, due, place, sent_at, body, about)
-        SELECT box, 0, nextval('loopwarden.places'), now_ms, each, send.about
-        FROM unnest(bodies) WITH ORDINALITY AS given(each, number) ORDER BY number
+        SELECT box, 0, nextval('loopwarden.places'), now_ms, each, send.about FROM unnest(bodies) each
+        WHERE is_checked OR NOT EXISTS (
+            SELECT FROM loopwarden.mailboxes m WHERE m.number = box AND m.state = 'draining'
+        )
         RETURNING place
-    ) SELECT array_agg(place ORDER BY place) FROM sent INTO places;
+    ) SELECT coalesce(array_agg(place), '{0}') FROM sent INTO places;
     RETURN places;
 END $$;
 
@@ -150,8 +160,10 @@ BEGIN
         ELSE
             PERFORM loopwarden.ring(box, false);
         END IF;
-        IF loopwarden.size(box, max_size) < max_size THEN  -- there is room for another who waits
-            PERFORM loopwarden.ring(box, true);
+        IF max_size IS NOT NULL THEN
+            IF loopwarden.size(box, max_size) < max_size THEN  -- there is room for another who waits
+                PERFORM loopwarden.ring(box, true);
+            END IF;
         END IF;
     END IF;
 END $$;
@@ -180,7 +192,8 @@ END $$;
 
 -- Makes a message a dead letter.
 CREATE FUNCTION loopwarden.bury(box int, now_ms bigint, old_due bigint, old_place bigint, why text, told text)
-RETURNS void LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+RETURNS void LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 BEGIN
     UPDATE loopwarden.messages m SET
         mailbox = -box, due = 0, place = nextval('loopwarden.places'), origin = m.place, dead_at = now_ms,
@@ -191,7 +204,7 @@ END $$;
 -- Brings back what is due, a thousand at a time: what was delivered often enough as dead letters. Returns all of them.
 CREATE FUNCTION loopwarden.bring_back(box int, now_ms bigint, max_deliveries int, untold text)
 RETURNS TABLE (place bigint, is_dead boolean, count int, error text)
-LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 #variable_conflict use_column
 DECLARE
     each record;
@@ -223,62 +236,81 @@ CREATE FUNCTION loopwarden.receive(
 ) RETURNS TABLE (
     kind text, place bigint, sent_at bigint, due bigint, count int, body bytea, about text,
     origin bigint, dead_at bigint, reason text, dead_count int, error text
-) LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+) LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 #variable_conflict use_column
 DECLARE
     now_ms bigint := loopwarden.time(at);
-    state text := (SELECT m.state FROM loopwarden.mailboxes m WHERE m.number = abs(box));
     until bigint := now_ms + lasts;
+    state text;
+    is_due boolean;
+    is_awaited boolean;
     next_due bigint;
-    last_place bigint;
-    is_any boolean := false;
-    row_of record;
+    taken int := 0;
+    first_of record;
 BEGIN
-    IF EXISTS (SELECT FROM loopwarden.messages m WHERE m.mailbox = box AND m.due > 0 AND m.due <= now_ms) THEN
+    SELECT m.state,
+        EXISTS (SELECT FROM loopwarden.messages d WHERE d.mailbox = box AND d.due > 0 AND d.due <= now_ms),
+        EXISTS (SELECT FROM loopwarden.waiting w WHERE w.mailbox = box AND NOT w.room)
+    INTO state, is_due, is_awaited FROM loopwarden.mailboxes m WHERE m.number = abs(box);
+    IF is_due THEN
         RETURN QUERY SELECT 'letter', b.place, NULL::bigint, NULL::bigint, b.count, NULL::bytea, NULL::text,
             NULL::bigint, NULL::bigint, NULL::text, NULL::int, b.error
         FROM loopwarden.bring_back(box, now_ms, max_deliveries, untold) b WHERE b.is_dead;
     END IF;
     WHILE state <> 'paused' LOOP
-        FOR row_of IN
-            WITH first AS MATERIALIZED (
-                SELECT m.ctid AS at_row, m.place, m.count FROM loopwarden.messages m
-                WHERE m.mailbox = box AND m.due = 0 ORDER BY m.place LIMIT most FOR UPDATE SKIP LOCKED
-            ), line AS (
-                SELECT f.at_row, row_number() OVER up AS number, max(f.count) OVER up AS worst
-                FROM first f WINDOW up AS (ORDER BY f.place)
-            )  -- one that was delivered before comes alone
-            UPDATE loopwarden.messages m SET due = until, count = m.count + 1, receipt = new_receipt, holder = process
-            FROM line WHERE m.ctid = line.at_row AND (line.worst = 0 OR line.number = 1)
-            RETURNING m.*
-        LOOP
-            IF row_of.count > max_deliveries THEN  -- which may be fewer than when it came back
-                PERFORM loopwarden.bury(box, now_ms, until, row_of.place, 'it was delivered ' || row_of.count - 1
-                    || CASE row_of.count - 1 WHEN 1 THEN ' time' ELSE ' times' END, NULL);
-                UPDATE loopwarden.messages m SET dead_count = row_of.count - 1
-                WHERE m.mailbox = -box AND m.due = 0 AND m.origin = row_of.place;
-                RETURN QUERY SELECT 'letter', row_of.place, NULL::bigint, NULL::bigint, row_of.count - 1, NULL::bytea,
-                    NULL::text, NULL::bigint, NULL::bigint, NULL::text, NULL::int, row_of.error;
-                CONTINUE;
-            END IF;
-            is_any := true;
-            last_place := greatest(last_place, row_of.place);
-            RETURN QUERY SELECT 'message', row_of.place, row_of.sent_at, row_of.due, row_of.count, row_of.body,
-                row_of.about, row_of.origin, row_of.dead_at, row_of.reason, row_of.dead_count, row_of.error;
-        END LOOP;
-        EXIT WHEN is_any;
+        IF most = 1 THEN
+            RETURN QUERY
+                UPDATE loopwarden.messages m
+                SET due = until, count = m.count + 1, receipt = new_receipt, holder = process
+                WHERE m.ctid = (
+                    SELECT f.ctid FROM loopwarden.messages f
+                    WHERE f.mailbox = box AND f.due = 0 ORDER BY f.place LIMIT 1 FOR UPDATE SKIP LOCKED
+                ) AND (max_deliveries IS NULL OR m.count < max_deliveries)
+                RETURNING 'message', m.place, m.sent_at, m.due, m.count, m.body, m.about,
+                    m.origin, m.dead_at, m.reason, m.dead_count, m.error;
+        ELSE
+            RETURN QUERY
+                WITH line AS MATERIALIZED (
+                    SELECT f.ctid AS at_row, f.place, f.count FROM loopwarden.messages f
+                    WHERE f.mailbox = box AND f.due = 0 ORDER BY f.place LIMIT most FOR UPDATE SKIP LOCKED
+                )
+                UPDATE loopwarden.messages m
+                SET due = until, count = m.count + 1, receipt = new_receipt, holder = process
+                WHERE m.ctid = ANY (array(
+                    SELECT l.at_row FROM line l  -- one that was delivered before comes alone
+                    WHERE l.place < coalesce((SELECT min(o.place) FROM line o WHERE o.count > 0), 9223372036854775807)
+                        OR l.place = (SELECT min(o.place) FROM line o)
+                            AND (max_deliveries IS NULL OR l.count < max_deliveries)
+                ))
+                RETURNING 'message', m.place, m.sent_at, m.due, m.count, m.body, m.about,
+                    m.origin, m.dead_at, m.reason, m.dead_count, m.error;
+        END IF;
+        GET DIAGNOSTICS taken = ROW_COUNT;
+        EXIT WHEN taken > 0;
         EXIT WHEN NOT EXISTS (SELECT FROM loopwarden.messages m WHERE m.mailbox = box AND m.due = 0);
-        -- Others have the rest in hand, for a moment: until the end of a call like this one.
-        BEGIN
-            PERFORM set_config('lock_timeout', '1s', true);
-            PERFORM FROM loopwarden.messages m WHERE m.mailbox = box AND m.due = 0 ORDER BY m.place LIMIT 1 FOR UPDATE;
-        EXCEPTION WHEN lock_not_available THEN
-            next_due := now_ms + 1000;
-            EXIT;
-        END;
+        SELECT m.place, m.count, m.error INTO first_of FROM loopwarden.messages m
+        WHERE m.mailbox = box AND m.due = 0 ORDER BY m.place LIMIT 1 FOR UPDATE SKIP LOCKED;
+        IF first_of.count >= max_deliveries THEN  -- which may be fewer than when it came back
+            PERFORM loopwarden.bury(
+                box, now_ms, 0, first_of.place, 'it was delivered ' || first_of.count
+                    || CASE first_of.count WHEN 1 THEN ' time' ELSE ' times' END, NULL
+            );
+            RETURN QUERY SELECT 'letter', first_of.place, NULL::bigint, NULL::bigint, first_of.count, NULL::bytea,
+                NULL::text, NULL::bigint, NULL::bigint, NULL::text, NULL::int, first_of.error;
+        ELSIF first_of.place IS NULL THEN
+            -- Others have the rest in hand, for a moment: until the end of a call like this one.
+            BEGIN
+                PERFORM set_config('lock_timeout', '1s', true);
+                PERFORM FROM loopwarden.messages m
+                WHERE m.mailbox = box AND m.due = 0 ORDER BY m.place LIMIT 1 FOR UPDATE;
+            EXCEPTION WHEN lock_not_available THEN
+                next_due := now_ms + 1000;
+                EXIT;
+            END;
+        END IF;
     END LOOP;
-    IF is_any THEN
-        IF EXISTS (SELECT FROM loopwarden.waiting w WHERE w.mailbox = box AND NOT w.room) THEN
+    IF taken > 0 THEN
+        IF is_awaited THEN
             IF EXISTS (SELECT FROM loopwarden.messages m WHERE m.mailbox = box AND m.due = 0) THEN
                 PERFORM loopwarden.ring(box, false);  -- there is more
             ELSE
@@ -300,10 +332,12 @@ END $$;
 -- Returns those of the deliveries that this very call must have settled, the answer to which was lost: they are settled,
 -- although their leases cannot have ended yet.
 CREATE FUNCTION loopwarden.settled_before(box int, now_ms bigint, places bigint[], receipts bigint[], dues bigint[])
-RETURNS bigint[] LANGUAGE sql SET enable_seqscan = off SET enable_bitmapscan = off
+RETURNS bigint[] LANGUAGE sql
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
 RETURN array(
     SELECT g.place FROM unnest(places, receipts, dues) AS g(place, receipt, due) WHERE g.due > now_ms AND NOT EXISTS (
-        SELECT FROM loopwarden.messages m WHERE m.mailbox = box AND m.place = g.place AND m.receipt = g.receipt
+        SELECT FROM loopwarden.messages m
+        WHERE m.mailbox = box AND m.due > 0 AND m.place = g.place AND m.receipt = g.receipt
     )
 );
 
@@ -311,21 +345,33 @@ RETURN array(
 CREATE FUNCTION loopwarden.delete(
     box int, at bigint, again boolean, places bigint[], receipts bigint[], dues bigint[]
 ) RETURNS bigint[] LANGUAGE plpgsql
-SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     now_ms bigint := loopwarden.time(at);
     done bigint[];
     more bigint[];
 BEGIN
-    WITH gone AS (
-        DELETE FROM loopwarden.messages m USING unnest(places, receipts, dues) AS g(place, receipt, due)
-        WHERE m.mailbox = box AND m.due = g.due AND m.place = g.place AND m.receipt = g.receipt AND m.due > now_ms
-        RETURNING m.place
-    ) SELECT coalesce(array_agg(place), '{}') FROM gone INTO done;
+    IF cardinality(places) = 1 THEN
+        DELETE FROM loopwarden.messages m
+        WHERE m.mailbox = box AND m.due = dues[1] AND m.place = places[1] AND m.receipt = receipts[1]
+            AND dues[1] > now_ms;
+        done := CASE WHEN FOUND THEN places ELSE '{}' END;
+    ELSE
+        WITH gone AS (
+            DELETE FROM loopwarden.messages m WHERE m.ctid = ANY (array(
+                SELECT (
+                    SELECT h.ctid FROM loopwarden.messages h
+                    WHERE h.mailbox = box AND h.due = g.due AND h.place = g.place AND h.receipt = g.receipt
+                ) FROM unnest(places, receipts, dues) AS g(place, receipt, due) WHERE g.due > now_ms
+            )) AND m.receipt = ANY (receipts)
+            RETURNING m.place
+        ) SELECT coalesce(array_agg(place), '{}') FROM gone INTO done;
+    END IF;
     IF cardinality(done) < cardinality(places) THEN  -- another holder of the same may have moved the end of the lease
         WITH gone AS (
-            DELETE FROM loopwarden.messages m USING unnest(places, receipts) AS g(place, receipt)
-            WHERE m.mailbox = box AND m.due > now_ms AND m.place = g.place AND m.receipt = g.receipt
+            DELETE FROM loopwarden.messages m WHERE m.mailbox = box AND m.due > now_ms AND CASE WHEN
+                (m.place, m.receipt) IN (SELECT * FROM unnest(places, receipts)) THEN true
+            END
             RETURNING m.place
         ) SELECT coalesce(array_agg(place), '{}') FROM gone INTO more;
         done := done || more;
@@ -349,7 +395,7 @@ END $$;
 CREATE FUNCTION loopwarden.extend(
     box int, at bigint, lasts bigint, only_later boolean, places bigint[], receipts bigint[], dues bigint[]
 ) RETURNS bigint[] LANGUAGE plpgsql
-SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     now_ms bigint := loopwarden.time(at);
     until bigint := now_ms + lasts;
@@ -358,16 +404,20 @@ DECLARE
 BEGIN
     WITH moved AS (
         UPDATE loopwarden.messages m SET due = CASE WHEN only_later THEN greatest(m.due, until) ELSE until END
-        FROM unnest(places, receipts, dues) AS g(place, receipt, due)
-        WHERE m.mailbox = box AND m.due = g.due AND m.place = g.place AND m.receipt = g.receipt AND m.due > now_ms
+        WHERE m.ctid = ANY (array(
+            SELECT (
+                SELECT h.ctid FROM loopwarden.messages h
+                WHERE h.mailbox = box AND h.due = g.due AND h.place = g.place AND h.receipt = g.receipt
+            ) FROM unnest(places, receipts, dues) AS g(place, receipt, due) WHERE g.due > now_ms
+        )) AND m.receipt = ANY (receipts)
         RETURNING m.place
     ) SELECT coalesce(array_agg(place), '{}') FROM moved INTO done;
     IF cardinality(done) < cardinality(places) THEN
         WITH moved AS (
             UPDATE loopwarden.messages m SET due = CASE WHEN only_later THEN greatest(m.due, until) ELSE until END
-            FROM unnest(places, receipts) AS g(place, receipt)
-            WHERE m.mailbox = box AND m.due > now_ms AND m.place = g.place AND m.receipt = g.receipt
-                AND g.place <> ALL (done)
+            WHERE m.mailbox = box AND m.due > now_ms AND CASE WHEN
+                (m.place, m.receipt) IN (SELECT * FROM unnest(places, receipts)) THEN true
+            END AND m.place <> ALL (done)
             RETURNING m.place
         ) SELECT coalesce(array_agg(place), '{}') FROM moved INTO more;
         done := done || more;
@@ -382,7 +432,7 @@ CREATE FUNCTION loopwarden.return(
     box int, at bigint, again boolean, counted boolean, delay bigint, told text,
     places bigint[], receipts bigint[], dues bigint[]
 ) RETURNS bigint[] LANGUAGE plpgsql
-SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     now_ms bigint := loopwarden.time(at);
     until bigint := CASE WHEN delay > 0 THEN now_ms + delay ELSE 0 END;
@@ -392,16 +442,21 @@ BEGIN
     WITH moved AS (
         UPDATE loopwarden.messages m SET due = until, receipt = NULL, holder = NULL,
             count = m.count - CASE WHEN counted THEN 0 ELSE 1 END, error = coalesce(told, m.error)
-        FROM unnest(places, receipts, dues) AS g(place, receipt, due)
-        WHERE m.mailbox = box AND m.due = g.due AND m.place = g.place AND m.receipt = g.receipt AND m.due > now_ms
+        WHERE m.ctid = ANY (array(
+            SELECT (
+                SELECT h.ctid FROM loopwarden.messages h
+                WHERE h.mailbox = box AND h.due = g.due AND h.place = g.place AND h.receipt = g.receipt
+            ) FROM unnest(places, receipts, dues) AS g(place, receipt, due) WHERE g.due > now_ms
+        )) AND m.receipt = ANY (receipts)
         RETURNING m.place
     ) SELECT coalesce(array_agg(place), '{}') FROM moved INTO done;
     IF cardinality(done) < cardinality(places) THEN
         WITH moved AS (
             UPDATE loopwarden.messages m SET due = until, receipt = NULL, holder = NULL,
                 count = m.count - CASE WHEN counted THEN 0 ELSE 1 END, error = coalesce(told, m.error)
-            FROM unnest(places, receipts) AS g(place, receipt)
-            WHERE m.mailbox = box AND m.due > now_ms AND m.place = g.place AND m.receipt = g.receipt
+            WHERE m.mailbox = box AND m.due > now_ms AND CASE WHEN
+                (m.place, m.receipt) IN (SELECT * FROM unnest(places, receipts)) THEN true
+            END
             RETURNING m.place
         ) SELECT coalesce(array_agg(place), '{}') FROM moved INTO more;
         done := done || more;
@@ -435,7 +490,7 @@ CREATE FUNCTION loopwarden.condemn(
     box int, at bigint, again boolean, places bigint[], receipts bigint[], dues bigint[],
     counts int[], reasons text[], errors text[]
 ) RETURNS bigint[] LANGUAGE plpgsql
-SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     now_ms bigint := loopwarden.time(at);
     done bigint[];
@@ -447,7 +502,12 @@ BEGIN
             reason = g.why, dead_count = g.count, error = coalesce(g.error, m.error), count = 0,
             receipt = NULL, holder = NULL
         FROM unnest(places, receipts, dues, counts, reasons, errors) AS g(place, receipt, due, count, why, error)
-        WHERE m.mailbox = box AND m.due = g.due AND m.place = g.place AND m.receipt = g.receipt AND m.due > now_ms
+        WHERE m.place + 0 = g.place AND m.receipt + 0 = g.receipt AND m.ctid = ANY (array(
+            SELECT (
+                SELECT h.ctid FROM loopwarden.messages h
+                WHERE h.mailbox = box AND h.due = k.due AND h.place = k.place AND h.receipt = k.receipt
+            ) FROM unnest(places, receipts, dues) AS k(place, receipt, due) WHERE k.due > now_ms
+        ))
         RETURNING m.origin
     ) SELECT coalesce(array_agg(origin), '{}') FROM moved INTO done;
     IF cardinality(done) < cardinality(places) THEN
@@ -457,7 +517,7 @@ BEGIN
                 reason = g.why, dead_count = g.count, error = coalesce(g.error, m.error), count = 0,
                 receipt = NULL, holder = NULL
             FROM unnest(places, receipts, counts, reasons, errors) AS g(place, receipt, count, why, error)
-            WHERE m.mailbox = box AND m.due > now_ms AND m.place = g.place AND m.receipt = g.receipt
+            WHERE m.mailbox = box AND m.due > now_ms AND m.place + 0 = g.place AND m.receipt + 0 = g.receipt
             RETURNING m.origin
         ) SELECT coalesce(array_agg(origin), '{}') FROM moved INTO more;
         done := done || more;
@@ -481,7 +541,7 @@ END $$;
 
 -- Says whether a delivery is not over.
 CREATE FUNCTION loopwarden.holds(box int, at bigint, a_place bigint, a_receipt bigint) RETURNS boolean
-LANGUAGE sql SET enable_seqscan = off SET enable_bitmapscan = off
+LANGUAGE sql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
 RETURN EXISTS (
     SELECT FROM loopwarden.messages m
     WHERE m.mailbox = box AND m.due > loopwarden.time(at) AND m.place = a_place AND m.receipt = a_receipt
@@ -504,7 +564,7 @@ END $$;
 
 -- Sends a letter back to its mailbox, under a new id. False if it is not there any more.
 CREATE FUNCTION loopwarden.revive(box int, at bigint, letter bigint, new_about text) RETURNS boolean
-LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     moved int;
 BEGIN
@@ -551,7 +611,7 @@ END $$;
 -- with the time and when to look again.
 CREATE FUNCTION loopwarden.reap(box int, at bigint, max_deliveries int, untold text)
 RETURNS TABLE (place bigint, is_dead boolean, count int, error text, now_ms bigint, next_due bigint)
-LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 #variable_conflict use_column
 DECLARE
     time_ms bigint := loopwarden.time(at);
@@ -602,7 +662,7 @@ END $$;
 
 -- Ends the leases of a process that has died, and forgets it. Returns how many, or NULL if it lives after all.
 CREATE FUNCTION loopwarden.end_leases(box int, at bigint, process text) RETURNS bigint
-LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     ended bigint;
 BEGIN
@@ -620,7 +680,7 @@ END $$;
 
 -- Gives back, uncounted, what receives have leased whose answers were lost.
 CREATE FUNCTION loopwarden.give_back_lost(box int, of_receipts bigint[]) RETURNS void
-LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 BEGIN
     UPDATE loopwarden.messages m SET due = 0, receipt = NULL, holder = NULL, count = m.count - 1
     WHERE m.mailbox = box AND m.due > 0 AND m.receipt = ANY (of_receipts);
@@ -631,7 +691,7 @@ END $$;
 
 -- Takes a process out that closes a mailbox. What it has in hand may still be settled, and lasts for its time.
 CREATE FUNCTION loopwarden.leave(box int, process text) RETURNS void
-LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 BEGIN
     UPDATE loopwarden.messages m SET holder = NULL
     WHERE m.mailbox IN (box, -box) AND m.due > 0 AND m.holder = process;
