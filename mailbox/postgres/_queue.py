@@ -327,14 +327,18 @@ class PostgresQueue(Generic[B]):
         """Make messages of what was leased; and of what cannot be read, with why."""
         messages: list[Message[B, Any]] = []
         unreadable: list[tuple[Message[B, Any], str, Exception]] = []
-        prefix = self.id_of("")
+        prefix, of_letters, read_body = self.id_of(""), self._letters, self._read
+        number = cast("Callable[[Any], int]", int.from_bytes)  # none is below zero here
+        last, is_in_order = 0, True
         for found in answer:
             if found[0] != b"message":
                 continue
-            place = to_integer(found[1])
-            letter = found[7:] if self._letters else ()
+            place = number(found[1])
+            is_in_order = is_in_order and place > last
+            last = place
+            letter = found[7:] if of_letters else ()
             known_by = to_integer(letter[0]) if letter else place
-            row = Row(place, f"{prefix}{known_by}", to_integer(found[2]), found[5] or b"", found[6], letter)
+            row = Row(place, f"{prefix}{known_by}", number(found[2]), found[5] or b"", found[6], letter)
             failure: tuple[str, Exception] | None = None
             body: Any = None
             if row.about is not None:
@@ -342,20 +346,20 @@ class PostgresQueue(Generic[B]):
                     row.read()
                 except UNREADABLE as error:
                     row.is_garbled = True
-                    failure = None if self._letters else (HEADERS, error)
+                    failure = None if of_letters else (HEADERS, error)
             if failure is None:
                 try:
-                    body = self._read(row)
+                    body = read_body(row)
                 except SerializationError as error:
                     failure = BODY, error
-            message: Message[B, Any] = Message(self, row, body, to_integer(found[4]), receipt, token)
-            message.due = to_integer(found[3])
+            message: Message[B, Any] = Message(self, row, body, number(found[4]), receipt, token)
+            message.due = number(found[3])
             if failure is None:
                 messages.append(message)
             else:
                 reason, why = failure
                 unreadable.append((message, reason, why))
-        if len(messages) > 1:
+        if not is_in_order:
             messages.sort(key=lambda each: cast("Row", each.record).place)
         return messages, unreadable
 
