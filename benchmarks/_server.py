@@ -7,6 +7,7 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator
     from types import TracebackType
 
+_HERE = Path(__file__).resolve().parent
 #: What there are servers of.
 KINDS = ("valkey", "redis")
 _READY = "Ready to accept connections"
@@ -60,7 +62,7 @@ class Server:
             probe.bind(("127.0.0.1", 0))
             self.port: int = probe.getsockname()[1]
         place = ["--bind", "127.0.0.1", "--port", str(self.port), "--dir", self._folder.name]
-        with _on(cores):  # a process begins where the one is that starts it
+        with on(cores):  # a process begins where the one is that starts it
             self._process = subprocess.Popen([path, *place, *_OPTIONS], stdout=subprocess.PIPE, text=True)  # noqa: S603  found by us
         assert self._process.stdout is not None, "it was asked for"
         told = ""
@@ -96,7 +98,8 @@ class Server:
 
 
 @contextlib.contextmanager
-def _on(cores: set[int]) -> Generator[None]:
+def on(cores: set[int]) -> Generator[None]:
+    """Be on these cores for a block, and then where this process was."""
     if not cores:
         yield
         return
@@ -106,3 +109,26 @@ def _on(cores: set[int]) -> Generator[None]:
         yield
     finally:
         os.sched_setaffinity(0, mine)
+
+
+# Processes beside this one.
+
+
+@contextlib.contextmanager
+def child(program_name: str, *arguments: str) -> Generator[subprocess.Popen[str]]:
+    """Run a program beside this one, which ends by itself, or with its input."""
+    command = [sys.executable, "-P", str(_HERE / program_name), *arguments]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603  files beside this one
+        try:
+            line = hear(process)
+            assert line == "ready\n", f"{program_name} said {line!r}"
+            yield process
+        except BaseException:
+            process.kill()
+            raise
+
+
+def hear(process: subprocess.Popen[str]) -> str:
+    """Return what it says next."""
+    assert process.stdout is not None, "it was asked for"
+    return process.stdout.readline()

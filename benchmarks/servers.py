@@ -9,8 +9,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import statistics
-import subprocess
-import sys
 import threading
 import time
 from functools import partial
@@ -21,12 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 import redis
 from _harness import Report, interleaved
-from _server import KINDS, Server, pin_apart, program
+from _server import KINDS, Server, child, hear, pin_apart, program
 
 from loopwarden import Token
 from loopwarden.mailbox import RedisMailbox
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Callable, Generator
 
 Box = RedisMailbox[str, None]
@@ -153,26 +152,6 @@ def their_tens(box: Any) -> None:
 
 
 # Waiting. On both sides another process receives: in this one a send needs no server to wake who waits.
-
-
-@contextlib.contextmanager
-def child(program_name: str, *arguments: str) -> Generator[subprocess.Popen[str]]:
-    """Run a program beside this one, which ends by itself, or with its input."""
-    command = [sys.executable, "-P", str(HERE / program_name), *arguments]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603  files beside this one
-        try:
-            line = hear(process)
-            assert line == "ready\n", f"{program_name} said {line!r}"
-            yield process
-        except BaseException:
-            process.kill()
-            raise
-
-
-def hear(process: subprocess.Popen[str]) -> str:
-    """Return what it says next."""
-    assert process.stdout is not None, "it was asked for"
-    return process.stdout.readline()
 
 
 def into_a_poll(report: Report, server: Server) -> None:
