@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from private_postgres import POSTGRES_KINDS, PostgresServer, find_folder
 from private_server import Server
 from pydantic import BaseModel
 from sizing import table
@@ -66,6 +67,10 @@ def test_document_has_only_programs_that_run_as_tests(page: Path, tmp_path: Path
         environment = dict(os.environ)
         if "REDIS_URL" in _text(page):
             environment["REDIS_URL"] = stack.enter_context(Server("valkey", tmp_path / "server")).url
+        if "POSTGRES_URL" in _text(page):
+            if find_folder(POSTGRES_KINDS[0]) is None:
+                pytest.skip("no PostgreSQL here: its wheel is made for few systems")
+            environment["POSTGRES_URL"] = stack.enter_context(PostgresServer(POSTGRES_KINDS[0], "fsync=off")).url
         ran = subprocess.run(
             [sys.executable, "-P", "-m", "pytest", "-q", "--import-mode=importlib", "-p", "no:cacheprovider", "."],
             cwd=programs,
