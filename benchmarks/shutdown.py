@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from _harness import Report
+from _postgres import POSTGRES_KINDS, find_folder, start
 from _server import KINDS, Server, pin_apart, program
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ PAUSE = 0.05
 MANY = 100
 #: What a loop on a server imports besides.
 ON_SERVERS = "loopwarden.mailbox.redis._mailbox"
+ON_POSTGRES = "loopwarden.mailbox.postgres._mailbox"
 
 
 def time_to_end(program: str, *arguments: str) -> float:
@@ -76,6 +78,10 @@ def main() -> None:
             if path is not None:
                 server = stack.enter_context(Server(path, cores))
                 sides[f"a loop on {kind}"] = partial(loops, f"{server.url}#jobs", "1")
+        if find_folder(POSTGRES_KINDS[0]) is not None:
+            database = stack.enter_context(start(POSTGRES_KINDS[0], cores))
+            sides["a loop that imports psycopg"] = partial(loops, "memory://jobs", "1", ON_POSTGRES)
+            sides["a loop on postgres"] = partial(loops, f"{database.url}#jobs", "1")
         took = medians(sides)
     for name, seconds in took.items():
         report.figure(f"SIGTERM to the end of the process: {name}", f"{seconds * 1e3:.1f} ms")
@@ -90,6 +96,12 @@ def main() -> None:
             report.figure(f"{side}, in those in memory that import redis-py", f"{alike:.2f}")
         else:
             report.figure(side, "not here")
+    if "a loop on postgres" in took:  # what psycopg imports takes longer to go than all that is ours
+        on, alike = took["a loop on postgres"], took["a loop that imports psycopg"]
+        report.limit("a loop on postgres, in those in memory that import psycopg", on / alike, at_most=1.3)
+        report.figure("a loop on postgres, in those in memory", f"{on / took['a loop']:.2f}")
+    else:
+        report.figure("a loop on postgres", "not here")
     report.exit()
 
 
