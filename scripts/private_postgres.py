@@ -104,6 +104,11 @@ class PostgresServer:
         """Its database."""
         return f"postgresql://{_USER}@127.0.0.1:{self.port}/postgres"
 
+    @property
+    def is_running(self) -> bool:
+        """True while it is neither killed nor stopped politely."""
+        return self._process is not None
+
     def start(self) -> Self:
         """Start it, and return when it answers."""
         output = ""

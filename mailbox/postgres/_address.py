@@ -15,6 +15,8 @@ __all__ = ["FORM", "SCHEMES", "Address", "parse"]
 
 #: The schemes of a URL; the last is what SQLAlchemy calls psycopg.
 SCHEMES = frozenset(("postgresql", "postgres", "postgresql+psycopg"))
+#: Seconds that a server may take to accept a connection, unless the URL says otherwise.
+CONNECT_SECONDS = 5
 FORM = "like postgresql://user@host:5432/database#jobs"
 
 
@@ -46,6 +48,8 @@ def parse(url: str) -> tuple[Address, str]:
     places = [
         f"{host}:{ports[index % len(ports)]}" if ports[index % len(ports)] else host for index, host in enumerate(hosts)
     ]
+    if "connect_timeout" not in options:
+        conninfo += f"{'&' if '?' in conninfo else '?'}connect_timeout={CONNECT_SECONDS}"
     if len(hosts) > 1 and "target_session_attrs" not in options:  # a standby would take no message
         conninfo += f"{'&' if '?' in conninfo else '?'}target_session_attrs=read-write"
     return Address(conninfo, f"postgresql://{','.join(places)}/{options.get('dbname') or ''}"), name
@@ -58,5 +62,7 @@ def _parse(url: str) -> tuple[str, dict[str, Any], str]:
     server = url.partition("#")[0]
     if parts.scheme not in SCHEMES or "://" not in server or "@" in name.rpartition("/")[0]:
         raise ValueError("it is no URL of a database")
+    if "@" in parts.path or parts.netloc.count("@") > 1:  # in a password, a part of which would be a host or a port
+        raise ValueError("it has an @ or a / that is not quoted")
     conninfo = f"postgresql://{server.partition('://')[2]}"
     return conninfo, conninfo_to_dict(conninfo), name

@@ -235,14 +235,8 @@ class Line:
         return pgconn.get_result()
 
     def is_good(self) -> bool:
-        """Say whether the server has not ended it while it was free."""
-        if not self._poll.poll(0):
-            return True
-        try:
-            self._pgconn.consume_input()
-        except psycopg.Error:
-            return False
-        return self._pgconn.status == pq.ConnStatus.OK
+        """Say whether the server has not ended it while it was free: whatever it says by itself may be that."""
+        return not self._poll.poll(0)
 
     # Only of a notifier's own.
 
@@ -327,6 +321,8 @@ class Connections:
         """
         try:
             connection = self._connect()
+        except UnicodeError as error:  # of a host that has no such name
+            raise LostError(_plain(error), is_done_possible=False) from error
         except psycopg.Error as error:
             text = _plain(error)
             if any(word in text for word in ("authentication failed", "does not exist", "pg_hba.conf", "permission")):

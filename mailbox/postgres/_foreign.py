@@ -32,6 +32,8 @@ def _cursor_of(connection: Any, mailbox: str) -> Any:
     if callable(getattr(given, "connection", None)):  # a session of SQLAlchemy
         given = given.connection()
     if hasattr(given, "exec_driver_sql"):  # a connection of SQLAlchemy: what its pool has handed out
+        if not given.in_transaction():  # or its commit would do nothing
+            given.begin()
         given = given.connection
     given = getattr(given, "driver_connection", given)
     if not callable(getattr(given, "cursor", None)):

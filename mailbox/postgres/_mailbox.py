@@ -73,8 +73,9 @@ _CAPABILITIES = Capabilities(
 )
 #: Most bytes of all bodies of one send: the server takes a gigabyte in one value.
 MAX_BYTES = 250_000_000
-#: How often a send that waits for room passes a wake-up on that it could not use; then it waits for more of it.
-_MOST_VAIN = 3
+#: How often in so many seconds a send that waits for room passes a wake-up on that it could not use: two of them would
+#: do so for ever.
+_MOST_VAIN, _VAIN_SECONDS = 3, 1.0
 
 _PUT = (
     b"CALL loopwarden.put(NULL, $1::int4, $2::int8, $3::bytea[], $4::text, $5::int8, $6::text, $7::int8, $8::int4,"
@@ -258,7 +259,7 @@ class PostgresMailbox(Generic[T, R]):
         written = values(bodies)
         places = self._ids(self._send(written, rest, None))
         if not places:
-            places = self._send_when_there_is_room(written, rest, timeout)
+            places = self._send_when_there_is_room(written, rest, timeout, is_batch=len(bodies) > 1)
         return places
 
     def _ids(self, places: list[int]) -> list[str]:
@@ -277,11 +278,13 @@ class PostgresMailbox(Generic[T, R]):
         answer = ask(self._name, _PUT, self._box, self._store.now(), written, *rest, waits, patience=size)
         return to_integers(answer[0][0])
 
-    def _send_when_there_is_room(self, written: bytes, rest: tuple[Any, ...], timeout: float) -> list[str]:
+    def _send_when_there_is_room(
+        self, written: bytes, rest: tuple[Any, ...], timeout: float, *, is_batch: bool
+    ) -> list[str]:
         deadline = self._clock.monotonic() + timeout
         gate: Gate | None = None
         is_woken = False
-        vain = 0
+        vain, last_vain = 0, deadline - timeout
         try:
             while True:
                 left = deadline - self._clock.monotonic()
@@ -289,14 +292,17 @@ class PostgresMailbox(Generic[T, R]):
                     self._refuse_full()
                 gate = self._clock.blocking.gate()
                 self._park(gate, left)
+                self._queue.check_open()  # or the server would be told that somebody waits here
                 # Twice: what makes room looks who waits when it is done, and that may be between a look and its end.
                 for waits in (self._store.holder, None):
                     ids = self._ids(self._send(written, rest, waits))
                     if ids:
                         return ids
-                if is_woken and vain < _MOST_VAIN:  # there may be room for another, though not for this
-                    vain += 1
-                    self._store.pass_on(self._name, (cast("int", self._box), True))
+                now = self._clock.monotonic()
+                vain = vain if now - last_vain < _VAIN_SECONDS else 0
+                if is_woken and is_batch and vain < _MOST_VAIN:  # there may be room for another, though not for this
+                    vain, last_vain = vain + 1, now
+                    self._store.pass_on(self._name, (cast("int", self._box), True), gate)
                 is_woken = False
                 self._clock.wait(gate, min(left, RECHECK if self._clock.blocking.is_virtual else LONGEST_WAIT))
                 with self._store.lock:
@@ -461,7 +467,7 @@ def _server_of(server: Any, name: str) -> tuple[object, str, Connections]:
         conninfo = address.conninfo
 
         def connect() -> psycopg.Connection[Any]:
-            return psycopg.connect(conninfo, autocommit=True, connect_timeout=round(ANSWER_SECONDS))
+            return psycopg.connect(conninfo, autocommit=True)
 
         return conninfo, address.shown, Connections(connect)
     if not callable(server):

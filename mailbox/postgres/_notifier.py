@@ -142,7 +142,11 @@ class Notifier:
     def _hears(self, line: Line, channel: str) -> bool:
         """Say whether what others tell this process comes here."""
         self._store.connections.call(b"SELECT pg_notify($1::text, 'echo')", (channel,))
-        return "echo" in line.listen(ECHO_SECONDS, self._bell)
+        deadline = self._clock.monotonic() + ECHO_SECONDS
+        while (left := deadline - self._clock.monotonic()) > 0 and not self._is_closed:
+            if "echo" in line.listen(left, self._bell):  # and not what somebody told before
+                return True
+        return False
 
     def _hang_up(self) -> None:
         with self._store.lock:

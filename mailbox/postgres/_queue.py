@@ -26,7 +26,7 @@ from loopwarden.mailbox.postgres._connection import (
     to_integers,
 )
 from loopwarden.mailbox.postgres._foreign import delete_within
-from loopwarden.mailbox.postgres._store import LONG_SECONDS, LostConnectionError
+from loopwarden.mailbox.postgres._store import LostConnectionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -222,7 +222,7 @@ class PostgresQueue(Generic[B]):
         check_token(self._name, token)
 
         def look() -> tuple[bool, float | None]:
-            [(now, is_there, due)] = self._store.again(self._name, _LOOK, self._box, self._store.now(), patience=0)
+            [(now, is_there, due)] = self._store.again(self._name, _LOOK, self._box, self._store.now(), tries=0)
             return to_bool(is_there), _until(now, due)
 
         found = wait_outside(self, look, self._clock, timeout, token)
@@ -507,9 +507,7 @@ class PostgresQueue(Generic[B]):
         returned: list[str] = []
         dead: list[str] = []
         while True:
-            answer = self._store.again(
-                self._name, _REAP, self._box, self._store.now(), self.max_deliveries, NO_ERROR, patience=LONG_SECONDS
-            )
+            answer = self._store.again(self._name, _REAP, self._box, self._store.now(), self.max_deliveries, NO_ERROR)
             *found, (_, _, _, _, now, due) = answer
             for place, is_dead, count, error, _, _ in found:
                 message_id = self.id_of(to_integer(place))

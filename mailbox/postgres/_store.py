@@ -35,7 +35,7 @@ from loopwarden.mailbox.postgres._schema import check_schema, hint_for
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from loopwarden._blocking import Lock
+    from loopwarden._blocking import Gate, Lock
     from loopwarden.clock import Clock
     from loopwarden.mailbox.postgres._connection import Answer, Connections, Line
 
@@ -60,7 +60,7 @@ LONG_SECONDS = 300.0
 _BEAT = b"SELECT * FROM loopwarden.beat($1::int8[]::int4[], $2::text, $3::text)"
 _WAIT = b"CALL loopwarden.wait($1::int4, $2::bool, $3::text, $4::int8, NULL, NULL, NULL, NULL)"
 _LOOK_AT_ALL = b"SELECT loopwarden.look_at_all($1::int8[]::int4[], $2::int8)"
-_PASS_ON = b"SELECT loopwarden.pass_on($1::int4, $2::int8, $3::bool)"
+_PASS_ON = b"SELECT loopwarden.pass_on($1::int4, $2::int8, $3::bool, $4::text)"
 _END_LEASES = b"SELECT loopwarden.end_leases($1::int4, $2::int8, $3::text)"
 _GIVE_BACK_LOST = b"SELECT loopwarden.give_back_lost($1::int4, $2::int8[])"
 _LEAVE = b"SELECT loopwarden.leave($1::int4, $2::text)"
@@ -178,16 +178,23 @@ class PostgresStore:
                 return answer
 
     def again(
-        self, mailbox: str, query: bytes, *given: Any, again: int | None = None, patience: float = PATIENCE_SECONDS
+        self,
+        mailbox: str,
+        query: bytes,
+        *given: Any,
+        again: int | None = None,
+        patience: float = ANSWER_SECONDS,
+        tries: float = PATIENCE_SECONDS,
     ) -> Answer:
-        """Make a call, and again if the connection is lost: once at once, then for so many seconds.
+        """Make a call, and again if the connection is lost: once at once, then for a while.
 
         Args:
             mailbox: The mailbox that errors name.
             query: What to call.
             given: Its arguments.
             again: Which of them is to be true in the second try.
-            patience: Seconds.
+            patience: Seconds that each try may take.
+            tries: Seconds after the first one in which there are others.
 
         Raises:
             MailboxConnectionError: as of `once`.
@@ -197,11 +204,11 @@ class PostgresStore:
         arguments = list(given)
         while True:
             try:
-                return self.once(mailbox, query, *arguments)
+                return self.once(mailbox, query, *arguments, patience=patience)
             except LostConnectionError:
                 attempt += 1
                 now = self.clock.monotonic()
-                deadline = now + patience if deadline is None else deadline
+                deadline = now + tries if deadline is None else deadline
                 pause = 0.0 if attempt == 1 else self.pause(attempt)
                 if attempt > 1 and now + pause > deadline:
                     raise
@@ -289,19 +296,25 @@ class PostgresStore:
                 self.waiters(bell).wake_one()
             return None
         again = None if due is None else max(0.0, (to_integer(due) - to_integer(now)) / 1000)
-        if to_bool(is_sending):  # a transaction whose end may tell nobody
+        if to_bool(
+            is_sending
+        ):  # a transaction whose end may tell nobody, so that it is asked again until there is none
+            with self.lock:
+                self._known.discard(bell)
             again = 1.0 if again is None else min(again, 1.0)
         return again
 
-    def pass_on(self, mailbox: str, bell: Bell) -> None:
-        """Wake the next one, here or elsewhere: who was woken has not looked."""
+    def pass_on(self, mailbox: str, bell: Bell, own: Gate | None = None) -> None:
+        """Wake the next one, here or elsewhere, who is not at one's own gate: who was woken has not looked."""
         with self.lock:
-            waiters = self.waiters(bell)
-            if waiters.gates:
-                waiters.wake_one()
-                return
+            gates = self.waiters(bell).gates
+            for gate in gates:
+                if gate is not own:
+                    gate.open()  # first, as everywhere
+                    gates.remove(gate)
+                    return
         with contextlib.suppress(MailboxConnectionError):  # then everybody looks again, when the server is back
-            self.once(mailbox, _PASS_ON, bell[0], self.now(), bell[1])
+            self.once(mailbox, _PASS_ON, bell[0], self.now(), bell[1], self.holder)
 
     def take_part(self, mailbox: str, box: int) -> None:
         """Be one of the processes that share a mailbox, from before the first message is in hand.
@@ -329,6 +342,8 @@ class PostgresStore:
     def told(self, line: Line, text: str) -> None:
         """Do what another process has told."""
         number, _, what = text.partition(" ")
+        if what not in {"bell", "room", "state"}:
+            return
         if what == "state":
             self.beat(line)
             return
@@ -344,7 +359,7 @@ class PostgresStore:
         if is_awaited:
             self._wait_on("", bell, line)
         elif not was_awaited:
-            line.call(_PASS_ON, (bell[0], self.now(), bell[1]))
+            line.call(_PASS_ON, (bell[0], self.now(), bell[1], self.holder))
 
     def look(self, line: Line) -> None:
         """Wake one at each mailbox in which there is something: a ring may have been for a process that has died."""
@@ -380,6 +395,10 @@ class PostgresStore:
                     self._heard(box, (state or b"").decode())
                 else:
                     silent.setdefault(box, []).append((process.decode(errors="replace"), to_integer(seen)))
+            with self.lock:
+                left = [box for box in boxes if box not in self._members]
+            for box in left:  # it was closed meanwhile, and this may have come after it had left
+                line.call(_LEAVE, (box, self.holder))
             for box, others in silent.items():
                 again = self._end_leases_of_dead(line, box, others, now)
                 soonest = soonest if again is None else min(soonest, max(again, LEAST_BEAT_SECONDS))
@@ -439,7 +458,7 @@ class PostgresStore:
                 self._suspects.forget(box, process)
             if count:
                 for each in (box, -box):
-                    line.call(_PASS_ON, (each, self.now(), False))
+                    line.call(_PASS_ON, (each, self.now(), False, ""))  # this process too, if it waits
                 messages = "1 message" if count == 1 else f"{count} messages"
                 text = "%s: a process has died, and %s that it had in hand can be received again"
                 report(logging.WARNING, text, self.shown, messages)
@@ -455,7 +474,7 @@ class PostgresStore:
             self._lost.append((box, receipt, self.clock.monotonic() + ON_ITS_WAY_SECONDS))
         if not is_away:
             with contextlib.suppress(MailboxConnectionError):
-                self.once("", _GIVE_BACK_LOST, box, integers([receipt]), patience=LONG_SECONDS)
+                self.once("", _GIVE_BACK_LOST, box, integers([receipt]))
 
     # Open and closed.
 
@@ -549,10 +568,10 @@ class PostgresStore:
         with contextlib.suppress(MailboxConnectionError):
             for lost in tuple(self._lost):
                 if abs(lost[0]) == box:
-                    self.once("", _GIVE_BACK_LOST, lost[0], integers([lost[1]]), patience=LONG_SECONDS)
+                    self.once("", _GIVE_BACK_LOST, lost[0], integers([lost[1]]))
                     with contextlib.suppress(ValueError):
                         self._lost.remove(lost)
-            self.once("", _LEAVE, box, self.holder, patience=LONG_SECONDS)
+            self.once("", _LEAVE, box, self.holder)
 
     def __repr__(self) -> str:
         return f"<PostgresStore {self.shown}>"

@@ -14,7 +14,7 @@ RETURN coalesce(at, (extract(epoch FROM clock_timestamp()) * 1000)::bigint);
 -- Who waits.
 
 -- Wakes a process in which somebody waits, if there is one; each is woken once for each time that it says so.
-CREATE FUNCTION loopwarden.ring(box int, for_room boolean) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION loopwarden.ring(box int, for_room boolean, besides text DEFAULT '') RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     woken text;
 BEGIN
@@ -23,7 +23,7 @@ BEGIN
     END IF;
     DELETE FROM loopwarden.waiting w USING (
         SELECT mailbox, room, holder FROM loopwarden.waiting
-        WHERE mailbox = box AND room = for_room LIMIT 1 FOR UPDATE SKIP LOCKED
+        WHERE mailbox = box AND room = for_room AND holder <> besides LIMIT 1 FOR UPDATE SKIP LOCKED
     ) one WHERE w.mailbox = one.mailbox AND w.room = one.room AND w.holder = one.holder
     RETURNING w.holder INTO woken;
     IF woken IS NOT NULL THEN
@@ -31,11 +31,13 @@ BEGIN
     END IF;
 END $$;
 
--- Wakes one to see when to look again, if something is due sooner than those who wait may know.
-CREATE FUNCTION loopwarden.ring_if_earliest(box int, until bigint, now_ms bigint) RETURNS void LANGUAGE plpgsql AS $$
+-- Wakes one to see when to look again, if these are due sooner than those who wait may know.
+CREATE FUNCTION loopwarden.ring_if_earliest(box int, until bigint, now_ms bigint, places bigint[]) RETURNS void
+LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 BEGIN
     IF until - now_ms <= 20000 AND NOT EXISTS (
-        SELECT FROM loopwarden.messages m WHERE m.mailbox = box AND m.due > 0 AND m.due < until
+        SELECT FROM loopwarden.messages m
+        WHERE m.mailbox = box AND m.due > 0 AND m.due < until AND m.place <> ALL (places)
     ) THEN
         PERFORM loopwarden.ring(box, false);
     END IF;
@@ -74,11 +76,11 @@ END $$;
 CREATE FUNCTION loopwarden.look_at_all(boxes int[], at bigint) RETURNS int[] LANGUAGE sql
 RETURN array(SELECT box FROM unnest(boxes) box WHERE (SELECT l.is_there FROM loopwarden.look(box, at) l));
 
--- Wakes the next one, if there is something: who was woken has not looked.
-CREATE FUNCTION loopwarden.pass_on(box int, at bigint, for_room boolean) RETURNS void LANGUAGE plpgsql AS $$
+-- Wakes another process, if there is something, or will be before it looks by itself: who was woken has not looked.
+CREATE FUNCTION loopwarden.pass_on(box int, at bigint, for_room boolean, process text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    IF for_room OR (SELECT l.is_there FROM loopwarden.look(box, at) l) THEN
-        PERFORM loopwarden.ring(box, for_room);
+    IF for_room OR (SELECT l.next_due <= l.now_ms + 20000 FROM loopwarden.look(box, at) l) THEN
+        PERFORM loopwarden.ring(box, for_room, process);
     END IF;
 END $$;
 
@@ -156,11 +158,11 @@ BEGIN
     IF places[1] > 0 THEN
         IF delay > 0 THEN
             at := loopwarden.time(at);
-            PERFORM loopwarden.ring_if_earliest(box, at + delay, at);
+            PERFORM loopwarden.ring_if_earliest(box, at + delay, at, places);
         ELSE
             PERFORM loopwarden.ring(box, false);
         END IF;
-        IF max_size IS NOT NULL THEN
+        IF max_size IS NOT NULL THEN  -- or all would be counted
             IF loopwarden.size(box, max_size) < max_size THEN  -- there is room for another who waits
                 PERFORM loopwarden.ring(box, true);
             END IF;
@@ -314,7 +316,7 @@ BEGIN
             IF EXISTS (SELECT FROM loopwarden.messages m WHERE m.mailbox = box AND m.due = 0) THEN
                 PERFORM loopwarden.ring(box, false);  -- there is more
             ELSE
-                PERFORM loopwarden.ring_if_earliest(box, until, now_ms);
+                PERFORM loopwarden.ring_if_earliest(box, until, now_ms, '{}');
             END IF;
         END IF;
     ELSE
@@ -423,7 +425,7 @@ BEGIN
         done := done || more;
     END IF;
     IF NOT only_later THEN
-        PERFORM loopwarden.ring_if_earliest(box, until, now_ms);
+        PERFORM loopwarden.ring_if_earliest(box, until, now_ms, '{}');
     END IF;
     RETURN now_ms || done;
 END $$;
@@ -478,7 +480,7 @@ BEGIN
     IF cardinality(done) > 0 THEN
         IF delay > 0 THEN
             at := loopwarden.time(at);
-            PERFORM loopwarden.ring_if_earliest(box, at + delay, at);
+            PERFORM loopwarden.ring_if_earliest(box, at + delay, at, done);
         ELSE
             PERFORM loopwarden.ring(box, false);
         END IF;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,7 +12,15 @@ from private_postgres import POSTGRES_KINDS, PostgresServer, find_folder
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["PostgresServer", "make_postgres", "need_postgres", "postgres", "postgres_servers"]
+__all__ = [
+    "PostgresServer",
+    "make_postgres",
+    "mortal_postgres",
+    "need_postgres",
+    "postgres",
+    "postgres_kind",
+    "postgres_servers",
+]
 
 _servers: dict[str, PostgresServer] = {}
 
@@ -46,9 +55,24 @@ def postgres_kind(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def postgres(postgres_kind: str) -> PostgresServer:
     """A server for all tests, with no message in it; it is neither stopped nor given other settings."""
-    if postgres_kind not in _servers:
-        _servers[postgres_kind] = PostgresServer(postgres_kind, "fsync=off").start()
-    server = _servers[postgres_kind]
+    return _emptied(postgres_kind)
+
+
+@pytest.fixture
+def mortal_postgres(postgres_kind: str) -> Iterator[PostgresServer]:
+    """Another one, which a test may kill or stop: to make one anew for each takes too long."""
+    server = _emptied(f"{postgres_kind} that may be killed")
+    yield server
+    if server.is_running:
+        server.send(signal.SIGCONT)
+
+
+def _emptied(name: str) -> PostgresServer:
+    if name not in _servers:
+        _servers[name] = PostgresServer(name.partition(" ")[0], "fsync=off")
+    server = _servers[name]
+    if not server.is_running:
+        server.start()
     if server.execute("SELECT to_regnamespace('loopwarden') IS NOT NULL") == [(True,)]:
         tables = ", ".join(f"loopwarden.{name}" for name in ("mailboxes", "messages", "members", "waiting", "dedup"))
         server.execute(f"TRUNCATE {tables} RESTART IDENTITY")

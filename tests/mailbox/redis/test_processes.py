@@ -28,7 +28,7 @@ def jobs(server: Server) -> Iterator[Jobs]:
 
 
 def lease_and_die(server: Server, count: int) -> None:
-    with Program("redis_holder", server.url, count) as holder:
+    with Program("server_holder", server.url, count) as holder:
         assert holder.line() == f"holds {count}"
         holder.send(signal.SIGKILL)
         assert holder.exit_code() == -signal.SIGKILL
@@ -66,7 +66,7 @@ def test_messages_of_a_process_that_was_killed_come_back_within_20_seconds(serve
 def test_forked_process_is_refused_what_it_inherited_and_its_parent_goes_on(server: Server, jobs: Jobs) -> None:
     jobs.send_many(range(3))
 
-    with Program("redis_holder", server.url, 3, "and forks") as holder:
+    with Program("server_holder", server.url, 3, "and forks") as holder:
         assert [holder.line(), holder.line(), holder.exit_code()] == ["holds 3", "child 0", 0]
 
     assert [message.body for message in jobs.receive(max_messages=10)] == ["of the child"]

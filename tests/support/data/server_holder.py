@@ -9,12 +9,10 @@ from functools import partial
 from typing import Any
 
 from loopwarden.errors import InvalidParameterError
-from loopwarden.mailbox import RedisMailbox
-
-Jobs = RedisMailbox[Any, Any]
+from loopwarden.mailbox import open_mailbox
 
 
-def use_in_child(jobs: Jobs, message: Any) -> int:
+def use_in_child(jobs: Any, message: Any) -> int:
     """Use what was inherited; return 0 if each use is refused, and nothing else happens."""
     uses = (partial(jobs.send, "lost"), jobs.receive, message.acknowledge, jobs.stats, jobs.dead_letters.redrive)
     for use in uses:
@@ -26,7 +24,7 @@ def use_in_child(jobs: Jobs, message: Any) -> int:
         else:
             return 3
     jobs.close()
-    own = Jobs(sys.argv[1], "jobs")
+    own: Any = open_mailbox(f"{sys.argv[1]}#jobs")
     own.send("of the child")
     own.close()
     return 0
@@ -35,7 +33,7 @@ def use_in_child(jobs: Jobs, message: Any) -> int:
 if __name__ == "__main__":
     warnings.simplefilter("ignore", DeprecationWarning)  # it forks while there are threads
     url, count, *forks = sys.argv[1:]
-    jobs = Jobs(url, "jobs")
+    jobs: Any = open_mailbox(f"{url}#jobs")
     held = jobs.receive(max_messages=int(count))
     os.write(1, f"holds {len(held)}\n".encode())
     if forks:
