@@ -1,4 +1,4 @@
-"""A storm of messages and kills: ``python scripts/chaos.py sqlite``, or ``memory``, ``redis``, ``valkey``.
+"""A storm of messages and kills: ``python scripts/chaos.py sqlite``, or ``memory``, ``valkey``, ``postgres``.
 
 CHAOS_MESSAGES, CHAOS_KILLS and CHAOS_SECONDS say how many at least, SEED which storm. The last line of the output has
 the figures, as JSON. Exits with 1 if the books do not add up.
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from chaos_memory import run_memory
 from chaos_store import Terms, run_store
+from private_postgres import POSTGRES_KINDS, PostgresServer
 from private_server import Server
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def run_sqlite(folder: Path, messages: int, kills: int, seed: int) -> Figures:
 
 def run_server(kind: str, folder: Path, messages: int, kills: int, seed: int, seconds: float) -> Figures:  # noqa: PLR0917  one caller
     """Run a storm on a server that is killed too; it has on the disk what it has confirmed."""
-    with Server(kind, folder / "server", "--appendonly", "yes", "--appendfsync", "always") as server:
+    with _server_of(kind, folder) as server:
         terms = Terms(
             kind,
             f"{server.url}#jobs",
@@ -56,6 +57,12 @@ def run_server(kind: str, folder: Path, messages: int, kills: int, seed: int, se
             restarts=max(1, round(seconds / SECONDS_OF_RESTART)),
         )
         return run_store(folder, terms, server)
+
+
+def _server_of(kind: str, folder: Path) -> Server | PostgresServer:
+    if kind in POSTGRES_KINDS:
+        return PostgresServer(kind)
+    return Server(kind, folder / "server", "--appendonly", "yes", "--appendfsync", "always")
 
 
 def main() -> int:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from multiprocessing.context import ForkServerProcess
     from pathlib import Path
 
+    from private_postgres import PostgresServer
     from private_server import Server
 
     from loopwarden import Message
@@ -157,7 +158,7 @@ class Storm:
 
     folder: Path
     terms: Terms
-    server: Server | None
+    server: Server | PostgresServer | None
     dice: random.Random
     began: float = field(default_factory=time.monotonic)
     lives: int = 0
@@ -330,7 +331,7 @@ def _batches(folder: Path, life: str = "*") -> list[Batch]:
     return batches
 
 
-def run_store(folder: Path, terms: Terms, server: Server | None = None) -> Figures:
+def run_store(folder: Path, terms: Terms, server: Server | PostgresServer | None = None) -> Figures:
     """Run one storm; return what it came to."""
     storm = Storm(folder, terms, server, random.Random(terms.seed))
     storm.run()

@@ -9,12 +9,13 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from loopwarden.mailbox import InMemoryMailbox, RedisMailbox, SqliteMailbox
+from loopwarden.mailbox import InMemoryMailbox, PostgresMailbox, RedisMailbox, SqliteMailbox
 from loopwarden.testing.contracts._model import MAX_DELIVERIES, Box, MailboxMachine
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from postgres_servers import PostgresServer
     from redis_servers import Server
 
 
@@ -76,3 +77,20 @@ def test_a_mailbox_in_redis_does_what_the_model_does_even_if_its_process_dies(se
             return RedisMailbox(server.url, "jobs", max_deliveries=MAX_DELIVERIES, clock=self.clock)
 
     run_state_machine_as_test(InRedis, settings=runs(count))
+
+
+@pytest.mark.parametrize("count", [5, pytest.param(500, marks=pytest.mark.prove)])
+def test_a_mailbox_in_postgres_does_what_the_model_does_even_if_its_process_dies(
+    postgres: PostgresServer, count: int
+) -> None:
+    names = itertools.count()
+
+    class InPostgres(MailboxMachine):
+        def __init__(self) -> None:
+            self.name = f"jobs-{next(names)}"
+            super().__init__()
+
+        def open_box(self) -> Box:
+            return PostgresMailbox(postgres.url, self.name, max_deliveries=MAX_DELIVERIES, clock=self.clock)
+
+    run_state_machine_as_test(InPostgres, settings=runs(count))

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 from chaos_books import Batch, Figures, Note, count_sent, find_doubles, judge
+from postgres_servers import need_postgres
+from private_postgres import POSTGRES_KINDS
 from redis_servers import KINDS, need
 from soak_books import Stock
 
@@ -20,6 +22,8 @@ SIZES = {
     "memory": (100_000, 700, 0),
     "valkey": (20_000, 150, 60),
     "redis": (20_000, 150, 60),
+    "postgres": (20_000, 150, 60),
+    "postgres-system": (20_000, 150, 60),
 }
 
 
@@ -28,11 +32,14 @@ SIZES = {
     [
         *(pytest.param(name, *size, marks=pytest.mark.prove, id=name) for name, size in SIZES.items()),
         pytest.param("valkey", 1_000, 8, 6, id="valkey-short"),
+        pytest.param("postgres", 1_000, 8, 6, marks=pytest.mark.prove, id="postgres-short"),
     ],
 )
 def test_storm_of_kills_loses_and_doubles_no_message(back_end: str, messages: int, kills: int, seconds: int) -> None:
     if back_end in KINDS:
         need(back_end)
+    if back_end in POSTGRES_KINDS:
+        need_postgres(back_end)
     sizes = {"CHAOS_MESSAGES": str(messages), "CHAOS_KILLS": str(kills), "CHAOS_SECONDS": str(seconds)}
     environment = {**sizes, **os.environ}
 
