@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from private_postgres import PostgresServer
 from private_server import Server
 from processes import Program
 from signal_storm import storm
@@ -229,7 +230,11 @@ def modules_that_make_locks() -> set[str]:
 
 @pytest.mark.timeout(900)  # two hundred rounds, each a tree of its own
 def test_serve_hears_a_signal_while_any_lock_of_ours_is_held_without_a_deadlock(path: Path) -> None:
-    with Server("valkey", path.parent / "server") as server, Program("holds_locks", path, server.url) as program:
+    with (
+        Server("valkey", path.parent / "server") as server,
+        PostgresServer("postgres", "fsync=off") as postgres,
+        Program("holds_locks", path, server.url, postgres.url) as program,
+    ):
         rounds = [round_ for line in program.lines() if "begins" not in (round_ := json.loads(line))]
 
         assert program.exit_code() == 0, program.errors

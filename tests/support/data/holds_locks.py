@@ -1,4 +1,4 @@
-"""Gets SIGTERM while a lock of ours is held, for many an acquisition of each: ``holds_locks.py <file> <server>``.
+"""Gets SIGTERM while a lock of ours is held, for many an acquisition of each: ``holds_locks.py <file> <server>…``.
 
 Each round is a tree, or a group, of its own. The thread that has just acquired the lock sends the signal, and holds the
 lock until the signal was heard. A round that hangs is the last that this program tells of.
@@ -34,7 +34,7 @@ from loopwarden._backoff import Backoff
 from loopwarden._ticket import write
 from loopwarden.actors import OffloadPool, SessionRef, WorkBudget
 from loopwarden.clock import SystemClock
-from loopwarden.mailbox import InMemoryMailbox, RedisMailbox, SqliteMailbox
+from loopwarden.mailbox import InMemoryMailbox, PostgresMailbox, RedisMailbox, SqliteMailbox
 from loopwarden.supervision import Service
 from loopwarden.testing import HookedBlocking, wait_no_threads
 
@@ -156,11 +156,12 @@ def serve_tree(path: str, trap: Trap) -> int:
 
 def serve_server(url: str, trap: Trap) -> int:
     clock = SystemClock(HookedBlocking(on_acquired=trap))
-    box: RedisMailbox[str, Any] = RedisMailbox(url, "jobs", clock=clock)
+    kind: Any = PostgresMailbox if url.startswith("postgresql:") else RedisMailbox
+    box: Any = kind(url, "jobs", clock=clock)
     box.purge()
     box.send_many(["job"] * 5)
     work = Work(5)
-    children = [ChildSpec(id="redis", start=lambda: MailboxLoop(box, work.handle, concurrency=2, clock=clock))]
+    children = [ChildSpec(id="server", start=lambda: MailboxLoop(box, work.handle, concurrency=2, clock=clock))]
     tree = Supervisor("root", children=children, clock=clock)
     trap.service = service = Service(tree, mailboxes=[box], clock=clock, shutdown_timeout=PATIENCE)
     work.done.on_ready(lambda _: service.shut_down())
@@ -190,18 +191,20 @@ def serve_processes(_path: str, trap: Trap) -> int:
 
 
 def main() -> None:
-    path, url = sys.argv[1:]
+    path, redis, postgres = sys.argv[1:]
     # Processes take their time to start, so only the locks that the others do not take are tried with them.
     runs = (
-        (serve_tree, path, ""),
-        (serve_server, url, "redis"),
-        (run_group, path, ""),
-        (serve_processes, path, "_process_workers"),
+        (serve_tree, path, ("",)),
+        (serve_server, redis, ("redis", "_pauses")),
+        (serve_server, postgres, ("postgres",)),
+        (run_group, path, ("",)),
+        (serve_processes, path, ("_process_workers",)),
     )
     for run, store, where in runs:
         counting = Trap("", 0)
         say(run=run.__name__, maker="", number=0, on_thread="", heard=True, code=run(store, counting))
-        for maker, count in sorted((maker, count) for maker, count in counting.counts.items() if where in maker):
+        of_these = [maker for maker in sorted(counting.counts) if any(each in maker for each in where)]
+        for maker, count in ((maker, counting.counts[maker]) for maker in of_these):
             for number in sorted({1, 2, (count + 1) // 2, max(1, count - 1)}):
                 say(begins=f"{run.__name__}: acquisition {number} of a lock made by {maker}")
                 trap = Trap(maker, number)
