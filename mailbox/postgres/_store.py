@@ -296,9 +296,7 @@ class PostgresStore:
                 self.waiters(bell).wake_one()
             return None
         again = None if due is None else max(0.0, (to_integer(due) - to_integer(now)) / 1000)
-        if to_bool(
-            is_sending
-        ):  # a transaction whose end may tell nobody, so that it is asked again until there is none
+        if to_bool(is_sending):  # a transaction whose end may tell nobody: it is asked again until there is none
             with self.lock:
                 self._known.discard(bell)
             again = 1.0 if again is None else min(again, 1.0)
@@ -357,7 +355,10 @@ class PostgresStore:
             if is_awaited:
                 self._known.add(bell)
         if is_awaited:
-            self._wait_on("", bell, line)
+            again = self._wait_on("", bell, line)
+            if again is not None:  # those who wait on may not know of it
+                with self.lock:
+                    waiters.due_added(self.clock.monotonic() + again)
         elif not was_awaited:
             line.call(_PASS_ON, (bell[0], self.now(), bell[1], self.holder))
 

@@ -75,12 +75,14 @@ def test_move_that_is_repeated_sends_nothing_twice(
     def die(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(_move, "_LEASE", 0.001)
     with monkeypatch.context() as patched:  # as if it was killed between the two
+        patched.setattr(_move, "_LEASE", 0.001)
         patched.setattr(kind, "acknowledge_many", die)
         patched.setattr(Message, "put_back", die)
         with pytest.raises(KeyboardInterrupt):
             move(old_url, new_url)
+    waiting: Any = old
+    assert waiting.wait_visible(60)  # all leases have ended at the same time
 
     moved = move(old_url, new_url)
 

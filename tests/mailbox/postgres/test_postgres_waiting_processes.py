@@ -190,3 +190,21 @@ def test_dead_letters_of_a_postgres_mailbox_are_woken_by_a_letter(
 
     [message] = received.wait(PATIENCE)
     assert message.body.reason == "broken"
+
+
+def test_those_who_wait_on_hear_when_what_one_of_them_has_taken_comes_back(postgres: PostgresServer) -> None:
+    jobs: PostgresMailbox[Any, Any] = PostgresMailbox(postgres.url, "jobs")
+    jobs.send("leased meanwhile")
+    jobs.receive(visibility_timeout=300)
+    store, box = jobs._store, jobs._queue._box
+    woken, waiting = SYSTEM.gate(), SYSTEM.gate()
+    with store.lock:
+        for gate in (woken, waiting):
+            store.waiters((box, False)).park(gate)
+    line = store.connections.line()
+
+    store.told(line, f"{box} bell")
+
+    assert (woken.wait(0), waiting.wait(0)) == (True, True)
+    line.close()
+    jobs.close()
