@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from private_postgres import POSTGRES_KINDS, PostgresServer, find_folder
+from postgres_servers import need_postgres
+from private_postgres import POSTGRES_KINDS, PostgresServer
 from private_server import Server
 from pydantic import BaseModel
 from sizing import table
@@ -56,6 +57,14 @@ def test_a_program_of_the_readme_runs_and_prints_what_it_says(program: str, caps
     assert capsys.readouterr().out.splitlines() == promised
 
 
+#: Plugins that no program needs; each takes a while to import.
+NO_OTHERS = [
+    part
+    for name in ("cacheprovider", "hypothesispytest", "pytest_cov", "randomly", "valkey", "xdist")
+    for part in ("-p", f"no:{name}")
+]
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES if _programs(page)], ids=lambda page: page.stem)
 def test_document_has_only_programs_that_run_as_tests(page: Path, tmp_path: Path) -> None:
     programs = tmp_path / "programs"
@@ -68,11 +77,10 @@ def test_document_has_only_programs_that_run_as_tests(page: Path, tmp_path: Path
         if "REDIS_URL" in _text(page):
             environment["REDIS_URL"] = stack.enter_context(Server("valkey", tmp_path / "server")).url
         if "POSTGRES_URL" in _text(page):
-            if find_folder(POSTGRES_KINDS[0]) is None:
-                pytest.skip("no PostgreSQL here: its wheel is made for few systems")
+            need_postgres(POSTGRES_KINDS[0])
             environment["POSTGRES_URL"] = stack.enter_context(PostgresServer(POSTGRES_KINDS[0], "fsync=off")).url
         ran = subprocess.run(
-            [sys.executable, "-P", "-m", "pytest", "-q", "--import-mode=importlib", "-p", "no:cacheprovider", "."],
+            [sys.executable, "-P", "-m", "pytest", "-q", "--import-mode=importlib", *NO_OTHERS, "."],
             cwd=programs,
             capture_output=True,
             text=True,

@@ -27,7 +27,8 @@ def test_picture_that_crashes_its_loop_is_resized_by_the_next_one(warden, mailbo
 
 @pytest.fixture
 def project(pytester: pytest.Pytester) -> pytest.Pytester:
-    others = ("randomly", "xdist", "cacheprovider", "timeout", "valkey", "hypothesispytest", "pytest_cov")  # each takes time
+    # Each takes a while to import.
+    others = ("randomly", "xdist", "cacheprovider", "timeout", "valkey", "hypothesispytest", "pytest_cov")
     options = " ".join(f"-p no:{name}" for name in others)
     pytester.makeini(f"[pytest]\naddopts = {options}\nloopwarden_hang_timeout = 60\n")
     return pytester
