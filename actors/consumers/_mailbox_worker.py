@@ -172,6 +172,7 @@ class MailboxWorker:
         if isinstance(source, SupportsWaitedUntil):
             self.progress.waited_until = source.waited_until
         self._warns = isinstance(source, SupportsWarnings)
+        self._settling: Message[Any, Any] | None = None  # what it had in hand last that it began to settle
         self.prefetched: deque[Message[Any, Any]] = deque()
         # Makes one of several that give back take all of it, because two would mix up the order; and makes a message
         # go from prefetched to in hand in one step.
@@ -343,6 +344,8 @@ class MailboxWorker:
         except MessageFinalizedError:
             return
         except Exception as error:  # noqa: BLE001  a back end may be user code
+            if isinstance(error, ReceiptHandleExpiredError) and (self._settling is message or message.is_finalized):
+                return  # it is settled in this moment, on the worker's own thread
             text = "could not extend the lease of message %s: %s"
             report(logging.WARNING, text, message.id, describe(error), **self._fields(message))
             return
@@ -555,6 +558,8 @@ class MailboxWorker:
         """Finalise a message, or renew its lease, unless it is finalised; if that fails, it comes back by itself."""
         if message.is_finalized:
             return False
+        if message is self._in_hand:
+            self._settling = message
         try:
             settle()
         except MessageFinalizedError:

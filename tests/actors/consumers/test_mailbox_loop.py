@@ -12,7 +12,7 @@ from loopwarden import HealthCheckRequest, LoopActor, ProcessRequest, ShutdownRe
 from loopwarden._backoff import Backoff
 from loopwarden.actors import Activity, LoopState, MailboxLoop, Runnable, SupportsProcess
 from loopwarden.clock import current_clock
-from loopwarden.errors import InvalidParameterError, MailboxConnectionError
+from loopwarden.errors import InvalidParameterError, MailboxConnectionError, ReceiptHandleExpiredError
 from loopwarden.mailbox import InMemoryMailbox, Message
 from loopwarden.testing import FakeClock, FlakySource, Hold
 
@@ -683,3 +683,25 @@ def test_mailbox_loop_refuses_what_its_first_failure_would_stumble_over(
 ) -> None:
     with pytest.raises((TypeError, ValueError), match=culprit):
         MailboxLoop(jobs, print, **options)
+
+
+def test_lease_that_a_drain_extends_while_its_message_is_acknowledged_is_no_trouble(
+    jobs: InMemoryMailbox[Any, Any], clock: FakeClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    loop: MailboxLoop[Any] = MailboxLoop(jobs, lambda _: None, clock=clock)
+    refused: list[str] = []
+
+    def acknowledge_and_extend(message: Message[Any, Any]) -> None:
+        message.settler.settle_acknowledge(message)
+        with pytest.raises(ReceiptHandleExpiredError):
+            message.extend_visibility(900)
+        refused.append(message.body)
+        loop._workers[0]._extend_until(message, clock.monotonic() + 900)  # as the thread of a drain does
+        message.is_finalized = True
+
+    monkeypatch.setattr(Message, "acknowledge", acknowledge_and_extend)
+    jobs.send("a")
+
+    loop.run(max_iterations=1)
+
+    assert (refused, caplog.text, jobs.approximate_count()) == (["a"], "", 0)
