@@ -105,8 +105,8 @@ found, failed = [], []
 def ask(number):
     start.wait()
     try:
-        found.append([id(getattr(loopwarden, name)) for name in sorted(names, key=lambda name: hash((number, name)))])
-        found[-1].sort()
+        mine = [id(getattr(loopwarden, name)) for name in sorted(names, key=lambda name: hash((number, name)))]
+        found.append(sorted(mine))
     except BaseException as error:
         failed.append(repr(error))
 
