@@ -49,13 +49,11 @@ class LostError(Exception):
     """The server cannot be reached, or has not answered; it may have done what it was asked for.
 
     Attributes:
-        is_done_possible: False if it has surely not.
         is_silent: True if it may still do it.
     """
 
-    def __init__(self, text: str, *, is_done_possible: bool = True, is_silent: bool = False) -> None:
+    def __init__(self, text: str, *, is_silent: bool = False) -> None:
         super().__init__(text)
-        self.is_done_possible = is_done_possible
         self.is_silent = is_silent
 
 
@@ -322,12 +320,12 @@ class Connections:
         try:
             connection = self._connect()
         except UnicodeError as error:  # of a host that has no such name
-            raise LostError(_plain(error), is_done_possible=False) from error
+            raise LostError(_plain(error)) from error
         except psycopg.Error as error:
             text = _plain(error)
             if any(word in text for word in ("authentication failed", "does not exist", "pg_hba.conf", "permission")):
                 raise RefusedError(text, error.sqlstate or "28000") from error
-            raise LostError(text, is_done_possible=False) from error
+            raise LostError(text) from error
         line = Line(connection)
         try:
             if self._has_settings:
@@ -376,10 +374,6 @@ class Connections:
         if now >= self._next_tidy:
             self._close_free(self._least)
             self._next_tidy, self._least = now + UNUSED_SECONDS, len(self._free)
-
-    def forget(self) -> None:
-        """Close all that are free: the server was away, so they are no good."""
-        self._close_free(len(self._free))
 
     def close(self) -> None:
         """Close what is free. Later calls make a connection each, and close it."""
