@@ -344,6 +344,7 @@ def test_live_probe_fails_for_a_loop_that_hangs_only_when_the_ladder_has_failed(
 def test_live_probe_does_not_fail_for_a_loop_that_hangs_and_is_replaced(path: Path) -> None:
     with Program("answers_probes", path, "replace") as program:
         url = program.wait_for("http")
+        program.wait_for("in hand: job, delivery 1")  # before time passes: it has no more than it is given here
         for _ in range(2 * LADDER):  # until the worker is abandoned, and its successor has been started
             program.let_go()
 
