@@ -72,7 +72,7 @@ class Server:
             told += line
         #: A client for whatever is asked about the server.
         self.client: Any = redis.Redis(port=self.port)
-        self.client.config_set("loglevel", "warning")  # nobody reads on
+        self.client.config_set("loglevel", "warning")  # no thread reads on
 
     @property
     def url(self) -> str:

@@ -62,7 +62,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 class Floor:
     """The least that can send, lease and acknowledge in a table: a statement for each, by psycopg's own cursor.
 
-    Receipts are not checked, deliveries not counted, nobody is woken, and what returns has no order. Its key is that of
+    Receipts are not checked, deliveries not counted, none is woken, and what returns has no order. Its key is that of
     a mailbox, its statements are prepared, and rows are always found by the key.
 
     Args:
@@ -125,7 +125,7 @@ def turn_over(box: Box, batch: int) -> None:
 
 @contextlib.contextmanager
 def mailbox(server: PostgresServer, name: str) -> Generator[Box]:
-    """Give a mailbox that is in nobody else's hands."""
+    """Give a mailbox that no other process uses."""
     with contextlib.closing(Box(server.url, name, body=str, max_deliveries=None)) as box:
         yield box
 

@@ -60,7 +60,7 @@ MANY = 1_000
 class Floor:
     """The least that can send, lease and acknowledge in a server: a script for each, by redis-py's plain client.
 
-    Receipts are not checked, deliveries not counted, nobody is woken, and what returns has no order.
+    Receipts are not checked, deliveries not counted, none is woken, and what returns has no order.
 
     Args:
         port: The server.
@@ -104,7 +104,7 @@ def turn_over(box: Box, batch: int) -> None:
 
 @contextlib.contextmanager
 def mailbox(server: Server, name: str) -> Generator[Box]:
-    """Give a mailbox that is in nobody else's hands."""
+    """Give a mailbox that no other process uses."""
     with contextlib.closing(Box(server.url, name, body=str, max_deliveries=None)) as box:
         yield box
 

@@ -18,7 +18,7 @@ MailboxState: TypeAlias = Literal["running", "paused", "draining"]
 @final
 @dataclass(frozen=True, slots=True)
 class HeldMessage:
-    """A message that somebody has in hand."""
+    """A message that a process has in hand."""
 
     message_id: str
     #: How often it was delivered, this time included.

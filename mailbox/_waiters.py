@@ -30,7 +30,7 @@ F = TypeVar("F")
 
 #: Seconds after which a call that waits for a server looks again in a simulation, where no other process takes part.
 RECHECK = 1.0
-#: Seconds after which a call that waits looks in any case: a server tells nobody of what is due later than that, and a
+#: Seconds after which a call that waits looks in any case: a server rings for nothing that is due later, and a
 #: wake-up may have been for a process that has died.
 LONGEST_WAIT = 20.0
 
@@ -218,7 +218,7 @@ def wait_outside(
 ) -> F | None:
     """Do as `wait_for` does, where a look asks a server, so that it is under no lock.
 
-    What is told meanwhile stays with the server until somebody waits. A wake-up is for one: it is passed on by who ends
+    What is told meanwhile stays with the server until a call waits. A wake-up is for one: it is passed on by who ends
     without having looked.
 
     Args:

@@ -69,15 +69,15 @@ class PostgresServer:
         self._data.mkdir(mode=0o700)
         self._as: dict[str, Any] = {}
         if os.geteuid() == 0:
-            nobody = pwd.getpwnam("nobody")
-            os.chown(self._data, nobody.pw_uid, nobody.pw_gid)
-            self._as = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+            owner = pwd.getpwnam("nobody")
+            os.chown(self._data, owner.pw_uid, owner.pw_gid)
+            self._as = {"user": owner.pw_uid, "group": owner.pw_gid, "extra_groups": []}
             folder = self._reachable(folder)
         self._programs = folder
         self._run("initdb", "-D", str(self._data), "-U", _USER, "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
 
     def _reachable(self, folder: Path) -> Path:
-        """Return the folder of the programs, or a copy of it if nobody but us may enter it."""
+        """Return the folder of the programs, or a copy of it if only we may enter it."""
         try:
             subprocess.run([folder / "postgres", "--version"], **self._as, capture_output=True, check=True, cwd="/")
         except (OSError, subprocess.SubprocessError):

@@ -210,7 +210,7 @@ class SentinelServer(Server):
 
 
 def wait_until(is_true: Callable[[], bool]) -> None:
-    """Wait for what a server does by itself and tells nobody."""
+    """Wait for what a server does by itself and does not tell."""
     deadline = time.monotonic() + PATIENCE
     while not is_true():
         assert time.monotonic() < deadline, "it comes to be true"

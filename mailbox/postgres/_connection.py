@@ -33,7 +33,7 @@ __all__ = [
 
 #: Seconds that a server may take to accept a connection, or to answer a call.
 ANSWER_SECONDS = 5.0
-#: Seconds after which a connection that nobody has needed is closed: longer than a poll, because loops that began
+#: Seconds after which a connection that has not been needed is closed: longer than a poll, because loops that began
 #: together ask again together.
 UNUSED_SECONDS = 30.0
 #: For how long a call waits for a row that others have in hand, before it is refused.
@@ -291,7 +291,7 @@ def _plain(error: Exception) -> str:
 class Connections:
     """Calls on a connection that is free, and lines for who needs one for long. Nothing is tried twice here.
 
-    Not the pool of psycopg: that has threads of its own, which no clock of a test governs, and nobody of ours ends.
+    Not the pool of psycopg: that has threads of its own, which no clock of a test governs, and nothing of ours ends.
 
     Args:
         connect: Makes a connection that commits by itself; psycopg's errors are told as `LostError`.

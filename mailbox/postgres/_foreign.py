@@ -1,4 +1,4 @@
-"""`send_within`, `delete_within`: what is done in a transaction of somebody else, on whichever connection that has."""
+"""`send_within`, `delete_within`: what is done in a transaction of the user's, on whichever connection that has."""
 
 from __future__ import annotations
 

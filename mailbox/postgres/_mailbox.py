@@ -292,7 +292,7 @@ class PostgresMailbox(Generic[T, R]):
                     self._refuse_full()
                 gate = self._clock.blocking.gate()
                 self._park(gate, left)
-                self._queue.check_open()  # or the server would be told that somebody waits here
+                self._queue.check_open()  # or the server would be told that this process waits
                 # Twice: what makes room looks who waits when it is done, and that may be between a look and its end.
                 for waits in (self._store.holder, None):
                     ids = self._ids(self._send(written, rest, waits))
@@ -375,7 +375,7 @@ class PostgresMailbox(Generic[T, R]):
         self._store.set_state(self._name, cast("int", self._box), "paused")
 
     def drain(self) -> None:
-        """Let nobody send to it any more, until `resume`: a send raises `MailboxDrainingError`. Receives go on."""
+        """Let it take nothing more in, until `resume`: a send raises `MailboxDrainingError`. Receives go on."""
         self._store.set_state(self._name, cast("int", self._box), "draining")
 
     def resume(self) -> None:

@@ -32,8 +32,8 @@ ECHO_SECONDS = 2.0
 class Notifier:
     """One thread and one connection for all mailboxes of a database.
 
-    Receives wait at gates, which their tokens open without asking anybody. The server is told in which processes
-    somebody waits, and each of these has a channel of its own: so a message wakes one process. Where notifications
+    Receives wait at gates, which their tokens open without a question to the server. That is told which processes
+    wait, and each of these has a channel of its own: so a message wakes one process. Where notifications
     cannot come, because something between gives each call another session, it looks every second.
 
     Args:
@@ -144,7 +144,7 @@ class Notifier:
         self._store.connections.call(b"SELECT pg_notify($1::text, 'echo')", (channel,))
         deadline = self._clock.monotonic() + ECHO_SECONDS
         while (left := deadline - self._clock.monotonic()) > 0 and not self._is_closed:
-            if "echo" in line.listen(left, self._bell):  # and not what somebody told before
+            if "echo" in line.listen(left, self._bell):  # and not what was told before
                 return True
         return False
 

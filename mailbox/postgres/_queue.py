@@ -262,13 +262,13 @@ class PostgresQueue(Generic[B]):
                 if unreadable:
                     unread += len(unreadable)
                     self._give_up_unread(unreadable)
-                if messages and self.closed:  # nobody gives signs of life for it any more
+                if messages and self.closed:  # no notifier gives signs of life for it any more
                     self.put_back_many(messages)
                     self.check_open()
                 if token is not None and token.stopped and messages:  # it has asked for nothing any more
                     self.put_back_many(messages)
                     return None, None
-            except BaseException as error:  # a Ctrl-C too: what it has leased is nobody's
+            except BaseException as error:  # a Ctrl-C too: what it has leased has no owner
                 is_away = isinstance(error, LostConnectionError) and error.is_silent
                 for receipt in receipts:
                     self._store.put_back_lost(self._box, receipt, is_away=is_away)

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Bell", "LostConnectionError", "PostgresStore", "store_of"]
 
-#: Where somebody waits: the number of a mailbox, below zero of its dead letters, and whether it is for room.
+#: What is waited for: the number of a mailbox, below zero of its dead letters, and whether it is for room.
 Bell: TypeAlias = tuple[int, bool]
 
 #: Seconds for which what may be done twice goes on trying when the connection is lost.
@@ -109,7 +109,7 @@ class PostgresStore:
         self.birth = ""
         self._lock = clock.blocking.lock()  # guards all that follows; nothing is called under it but gates
         self._waiters: dict[Bell, Waiters] = {}
-        self._known: set[Bell] = set()  # those of which the server knows that somebody waits here
+        self._known: set[Bell] = set()  # those of which the server knows that this process waits
         self._notifier: Notifier | None = None
         # The mailboxes that are open, and who has opened them; under the lock of all stores.
         self._boxes: dict[int, set[object]] = {}
@@ -240,14 +240,14 @@ class PostgresStore:
         return found
 
     def awaited(self) -> list[Bell]:
-        """Return what somebody waits for; under the lock."""
+        """Return what is waited for; under the lock."""
         return [bell for bell, waiters in self._waiters.items() if waiters.gates]
 
     def listen(self, box: int) -> None:
-        """Have the notifier give signs of life, and listen; under the lock. In a simulation nobody else takes part.
+        """Have the notifier give signs of life, and listen; under the lock. In a simulation no other takes part.
 
         Raises:
-            RuntimeError: if there is no thread to be had, or the mailbox is closed by now, so that nobody would end it.
+            RuntimeError: if there is no thread to be had, or the mailbox is closed by now, so that none would end it.
         """
         if self.clock.blocking.is_virtual:
             return
@@ -260,7 +260,7 @@ class PostgresStore:
         self._members.add(abs(box))
 
     def wait_from_now(self, mailbox: str, bell: Bell) -> float | None:
-        """Have the server know that somebody waits here, who has parked; then look once more, and wake one if need be.
+        """Have the server know that a call waits here, which has parked; then look once more, and wake one if need be.
 
         Returns:
             The seconds after which to look again, if there is such a time.
@@ -296,7 +296,7 @@ class PostgresStore:
                 self.waiters(bell).wake_one()
             return None
         again = None if due is None else max(0.0, (to_integer(due) - to_integer(now)) / 1000)
-        if to_bool(is_sending):  # a transaction whose end may tell nobody: it is asked again until there is none
+        if to_bool(is_sending):  # a transaction whose end may tell no one: it is asked again until there is none
             with self.lock:
                 self._known.discard(bell)
             again = 1.0 if again is None else min(again, 1.0)
@@ -329,7 +329,7 @@ class PostgresStore:
             self.again(mailbox, _BEAT, integers([box]), self.holder, self._about)
 
     def wake_all(self) -> None:
-        """Wake everybody, to look by themselves; nobody else is known to wait by now."""
+        """Wake all, to look by themselves; the server knows of no waiter by now."""
         with self.lock:
             self._known.clear()
             for waiters in self._waiters.values():
@@ -512,7 +512,7 @@ class PostgresStore:
             self._boxes.setdefault(box, set()).add(opener)
 
     def leave_forgotten(self) -> None:
-        """Note that those mailboxes are closed that nobody has closed, and that are gone."""
+        """Note that mailboxes are closed that were collected without a close."""
         with contextlib.suppress(IndexError):
             while True:
                 self.leave(*self.forgotten.popleft())

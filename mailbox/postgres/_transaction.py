@@ -49,7 +49,7 @@ def transaction(
         try:
             connection.commit()
         except BaseException:
-            # Whether it is done nobody knows; the message is delivered again if, and only if, it is not.
+            # Whether it is done is not known; the message is delivered again if, and only if, it is not.
             message.is_finalized = False
             raise
         is_good = True

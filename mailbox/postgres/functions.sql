@@ -13,7 +13,7 @@ RETURN coalesce(at, (extract(epoch FROM clock_timestamp()) * 1000)::bigint);
 
 -- Who waits.
 
--- Wakes a process in which somebody waits, if there is one; each is woken once for each time that it says so.
+-- Wakes a process that waits, if there is one; each is woken once for each time that it says so.
 CREATE FUNCTION loopwarden.ring(box int, for_room boolean, besides text DEFAULT '') RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     woken text;
@@ -56,8 +56,8 @@ BEGIN
     is_there := coalesce(next_due <= now_ms, false);
 END $$;
 
--- Says that somebody waits in a process, and then looks once more. If a transaction is open in which somebody has sent,
--- its end may tell nobody.
+-- Says that a process waits, and then looks once more. If a transaction of a user's is open that has sent, its end may
+-- wake none.
 CREATE PROCEDURE loopwarden.wait(
     box int, for_room boolean, process text, at bigint, INOUT now_ms bigint, INOUT is_there boolean,
     INOUT next_due bigint, INOUT is_sending boolean
@@ -84,7 +84,7 @@ BEGIN
     END IF;
 END $$;
 
--- Sends all or none; returns their places. There is none if there is no room, and only a 0 if nobody may send.
+-- Sends all or none; returns their places. There is none if there is no room, and only a 0 if the mailbox is drained.
 CREATE FUNCTION loopwarden.send(
     box int, at bigint, bodies bytea[], about text, delay bigint, dedup text, dedup_window bigint, max_size int,
     waits text
@@ -170,7 +170,7 @@ BEGIN
     END IF;
 END $$;
 
--- Sends in a transaction of somebody else, whose end nobody waits for: it may send into room that another takes, too.
+-- Sends in a transaction of the user's, whose end is not waited for: it may send into room that another takes, too.
 CREATE FUNCTION loopwarden.send_within(
     box int, at bigint, bodies bytea[], about text, delay bigint, dedup text, dedup_window bigint, max_size int
 ) RETURNS bigint[] LANGUAGE plpgsql AS $$

@@ -66,7 +66,7 @@ CREATE TABLE loopwarden.members (
     PRIMARY KEY (mailbox, holder)
 ) WITH (fillfactor = 50, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0);
 
--- The processes in which somebody waits: for something to receive, or for room. A crash of the server ends all waiting.
+-- The processes that wait: for something to receive, or for room. A crash of the server ends all waiting.
 CREATE UNLOGGED TABLE loopwarden.waiting (
     mailbox int NOT NULL,
     room boolean NOT NULL,

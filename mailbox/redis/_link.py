@@ -62,7 +62,7 @@ ANSWER_SECONDS = 5.0
 #: and to say where keys are.
 _ASK_SECONDS = 1.0
 _IMPATIENT = {"socket_timeout": _ASK_SECONDS, "socket_connect_timeout": _ASK_SECONDS}
-#: Seconds after which a connection that nobody has needed is closed: longer than a poll, because loops that began
+#: Seconds after which a connection that has not been needed is closed: longer than a poll, because loops that began
 #: together ask again together.
 UNUSED_SECONDS = 30.0
 #: Seconds after which it is looked whether the server has ended a free connection, before it is used: less would cost
@@ -229,7 +229,7 @@ class NodeLink:
     Args:
         pool: Says how to connect; it makes none of its own.
         settings: Of connections, where they are to differ from those of the pool.
-        sentinel: Who is asked where the primary is, if that is nobody else's; no connection to it is kept.
+        sentinel: Who is asked where the primary is, if that is no other link's; no connection to it is kept.
     """
 
     is_cluster = False
@@ -342,7 +342,7 @@ def _is_replica(error: ResponseError) -> bool:
 
 
 def _hang_up(pools: Iterable[Any]) -> None:
-    """Close the connections of redis-py's own that nobody uses now."""
+    """Close the connections of redis-py's own that are not in use."""
     for pool in pools:
         with contextlib.suppress(*FAULTS):
             pool.disconnect(inuse_connections=False)

@@ -334,7 +334,7 @@ class RedisMailbox(Generic[T, R]):
         self._store.set_state(self._name, self._base, "paused")
 
     def drain(self) -> None:
-        """Let nobody send to it any more, until `resume`: a send raises `MailboxDrainingError`. Receives go on."""
+        """Let it take nothing more in, until `resume`: a send raises `MailboxDrainingError`. Receives go on."""
         self._store.set_state(self._name, self._base, "draining")
 
     def resume(self) -> None:

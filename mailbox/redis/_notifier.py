@@ -20,7 +20,7 @@ __all__ = ["Notifier"]
 
 #: Seconds after which a server that says nothing is lost: it is asked to answer within those of a beat.
 PATIENCE = BEAT_SECONDS + 5.0
-#: Seconds for which it stays out of the server when nobody waits; a pause for all processes is heard later by as much.
+#: Seconds for which it stays out of the server when no call waits; a pause for all processes is heard later by as much.
 LINGER_SECONDS = 0.25
 #: Seconds between two tries to reach a server, at the most; the first are sooner.
 LONGEST_PAUSE = 5.0
@@ -31,10 +31,10 @@ FIRST_PAUSE = 0.05
 class Notifier:
     """One thread and one connection for all mailboxes of a server; in a cluster, for each mailbox.
 
-    Receives wait at gates, which their tokens open without asking anybody. The notifier waits for the bells of those
-    mailboxes that somebody here waits for, and wakes one for each ring. A bell is a list with at most one token: what
-    is rung while nobody waits is found by the next who does. What the notifier has taken, but nobody here wants any
-    more, it rings again.
+    Receives wait at gates, which their tokens open without a question to the server. The notifier waits for the bells
+    of the mailboxes that have waiters here, and wakes one for each ring. A bell is a list with at most one token: what
+    is rung without a waiter is found by the next. What the notifier has taken, but no call here wants any more, it
+    rings again.
 
     Args:
         store: What it belongs to.
@@ -134,7 +134,7 @@ class Notifier:
         return True
 
     def _rests_until(self, now: float, is_awaited: bool) -> float:
-        """Return until when to leave the server alone: after a failure; and for a moment when nobody waits.
+        """Return until when to leave the server alone: after a failure; and for a moment when no call waits.
 
         Who has just been woken often waits again soon. It costs a call to have a notifier look up that waits in the
         server, and nothing if it does not.

@@ -268,13 +268,13 @@ class RedisQueue(Generic[B]):
                     self._give_up_unread(unreadable)
                 dead, again = self._store.dead_among(self._root, silent, now) if silent else ((), None)
                 self._end_leases(dead, is_due=not messages)
-                if messages and self.closed:  # nobody gives signs of life for it any more
+                if messages and self.closed:  # no notifier gives signs of life for it any more
                     self.put_back_many(messages)
                     self.check_open()
                 if token is not None and token.stopped and messages:  # it has asked for nothing any more
                     self.put_back_many(messages)
                     return None, None
-            except BaseException as error:  # a Ctrl-C too: what it has leased is nobody's
+            except BaseException as error:  # a Ctrl-C too: what it has leased has no owner
                 for receipt in receipts:
                     self._store.put_back_lost(self._base, str(receipt), is_away=is_timeout(error.__cause__))
                 raise

@@ -95,7 +95,7 @@ class RedisStore:
         self.clock = clock
         #: True if times are those of the server.
         self.is_real = isinstance(clock, SystemClock)
-        #: What the leases of this process carry; nothing if nobody could tell that it has died.
+        #: What the leases of this process carry; nothing if no other could tell that it has died.
         self.holder = secrets.token_hex(8)
         self._lock = clock.blocking.lock()  # guards all that follows; nothing is called under it but gates
         self._waiters: dict[str, Waiters] = {}
@@ -232,17 +232,17 @@ class RedisStore:
         return found
 
     def awaited(self, group: str) -> frozenset[str]:
-        """Return the bells that somebody waits for; under the lock."""
+        """Return the bells that are waited for; under the lock."""
         mine = ((bell, waiters) for bell, waiters in self._waiters.items() if self._is_of(bell, group))
         return frozenset(bell for bell, waiters in mine if waiters.gates)
 
     def listen(self, base: str, bell: str | None = None) -> Callable[[], object]:
         """Have the notifier give signs of life, and wait for a bell; under the lock. Call what it returns without it.
 
-        In a simulation nobody else takes part.
+        In a simulation no other process takes part.
 
         Raises:
-            RuntimeError: if there is no thread to be had, or the mailbox is closed by now, so that nobody would end it.
+            RuntimeError: if there is no thread to be had, or the mailbox is closed by now, so that none would end it.
         """
         if self.clock.blocking.is_virtual:
             return _nothing
@@ -271,7 +271,7 @@ class RedisStore:
             self.call(mailbox, "beat", base, (self.holder, self._about))
 
     def rung(self, bell: str, token: bytes) -> bool:
-        """Wake one who waits for a bell; false if there is nobody."""
+        """Wake one who waits for a bell; false if there is none."""
         with self.lock:
             waiters = self._waiters.get(bell)
             if waiters is None or not waiters.gates:
@@ -301,7 +301,7 @@ class RedisStore:
     # The notifier's calls, on its own connection.
 
     def ring_again(self, line: Line, bells: Iterable[str]) -> None:
-        """Ring for others, if there still is something; a token of this process was for nobody."""
+        """Ring for others, if there still is something; a token of this process was for no call."""
         for bell in bells:
             base, _, what = bell.rpartition(":")
             if what == "bell":
@@ -495,7 +495,7 @@ class RedisStore:
         self._bases.setdefault(base, set()).add(opener)
 
     def leave_forgotten(self) -> None:
-        """Note that those mailboxes are closed that nobody has closed, and that are gone."""
+        """Note that mailboxes are closed that were collected without a close."""
         with contextlib.suppress(IndexError):
             while True:
                 self.leave(*self.forgotten.popleft())

@@ -233,7 +233,7 @@ class Service:
             scope.spawn(self.probes.serve, name="health")
         shut_down = partial(self.shut_down, "ShutdownRequest")
         if isinstance(self._tree, Supervisor) and not self._tree.is_launched:
-            self._tree.delegate_shutdown(shut_down)  # before: whoever hears that the tree is up may ask for its end
+            self._tree.delegate_shutdown(shut_down)  # before: who hears that the tree is up may ask for its end
             self._tree.launch()
         else:
             with suppress(pykka.ActorDeadError):

@@ -94,7 +94,7 @@ def test_a_back_off_is_a_value() -> None:
 
 
 class Foreign:
-    """The back end of somebody else, which raises errors of its own when a lease is to be extended."""
+    """The back end of a third party, which raises errors of its own when a lease is to be extended."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner

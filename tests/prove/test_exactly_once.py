@@ -1,4 +1,4 @@
-"""What a handler writes in the transaction of its message is there once, whoever is killed."""
+"""What a handler writes in the transaction of its message is there once, whichever process is killed."""
 
 from __future__ import annotations
 

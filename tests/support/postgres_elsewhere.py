@@ -30,5 +30,5 @@ def elsewhere_of(server: PostgresServer, **options: Any) -> Generator[PostgresMa
 
 
 def wait_for_waiting(server: PostgresServer, count: int = 1) -> None:
-    """Return when so many processes have told the server that somebody waits there."""
+    """Return when so many processes have told the server that they wait."""
     wait_until(lambda: server.execute("SELECT count(*) FROM loopwarden.waiting") == [(count,)])

@@ -5,7 +5,7 @@ local sender, request = ARGV[2], ARGV[3]
 local max_size, waits, hops, rings = tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7]), ARGV[8] == '1'
 local dedup_id, window, after, about = ARGV[9], tonumber(ARGV[10]), tonumber(ARGV[11]), ARGV[12]
 local FIRST = 13
--- Milliseconds for which it is known at least what somebody has sent last.
+-- Milliseconds for which it is known at least what a sender has sent last.
 local REMEMBERED = 60000
 local count = #ARGV - FIRST + 1
 local real = ARGV[1] == '' and now or server_time()
@@ -17,7 +17,7 @@ if not birth then
   call('HSET', meta, 'birth', birth)
 end
 -- The same one may come again, because the answer to it was lost; and the first try may come after the second, or even
--- after later ones, when nobody waits for it any more. What is known of it is written once more, so that replicas have
+-- after later ones, when it is no longer waited for. What is known of it is written once more, so that replicas have
 -- something to confirm; first comes what a server without memory lets a script go on that has begun with.
 local sent = base .. ':sent'
 local number, place = string.match(call('HGET', sent, sender) or '', '^(%d+):(%d+)')

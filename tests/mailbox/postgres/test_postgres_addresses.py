@@ -22,33 +22,33 @@ if TYPE_CHECKING:
 
 Jobs = PostgresMailbox[Any, Any]
 DOCS = Path(__file__).resolve().parents[3] / "docs"
-#: Where nobody listens; with a user, and with a password of which no part is to be seen.
-NOBODY = "127.0.0.1:1"
+#: Where no server listens; with a user, and with a password of which no part is to be seen.
+NO_SERVER = "127.0.0.1:1"
 PARTS = ("s3cret", "p4ss", "tail")
 URLS = {
-    "one slash": f"postgresql:/u:s3cret@{NOBODY}/db#jobs",
-    "other scheme": f"http://u:s3cret@{NOBODY}/db#jobs",
-    "other driver": f"postgresql+asyncpg://u:s3cret@{NOBODY}/db#jobs",
-    "no scheme": f":s3cret@{NOBODY}/db#jobs",
-    "hash": f"postgresql://u:p4ss#tail@{NOBODY}/db#jobs",
-    "slash": f"postgresql://u:p4ss/tail@{NOBODY}/db#jobs",
-    "question mark": f"postgresql://u:p4ss?tail@{NOBODY}/db#jobs",
-    "bracket": f"postgresql://u:p4ss[tail@{NOBODY}/db#jobs",
-    "at": f"postgresql://u:p4ss@tail@{NOBODY}/db#jobs",
-    "half a surrogate": f"postgresql://u:s3cret\udcff@{NOBODY}/db#jobs",
-    "percent": f"postgresql://u:s3cret%@{NOBODY}/db#jobs",
-    "query": f"postgresql://{NOBODY}/db?user=u&password=s3cret#jobs",
-    "query and no name": f"postgresql://{NOBODY}/db?password=s3cret",
-    "unknown option": f"postgresql://u:s3cret@{NOBODY}/db?foo=1#jobs",
-    "no number for an option": f"postgresql://u:s3cret@{NOBODY}/db?connect_timeout=abc#jobs",
-    "no such mode": f"postgresql://u:s3cret@{NOBODY}/db?sslmode=foo#jobs",
+    "one slash": f"postgresql:/u:s3cret@{NO_SERVER}/db#jobs",
+    "other scheme": f"http://u:s3cret@{NO_SERVER}/db#jobs",
+    "other driver": f"postgresql+asyncpg://u:s3cret@{NO_SERVER}/db#jobs",
+    "no scheme": f":s3cret@{NO_SERVER}/db#jobs",
+    "hash": f"postgresql://u:p4ss#tail@{NO_SERVER}/db#jobs",
+    "slash": f"postgresql://u:p4ss/tail@{NO_SERVER}/db#jobs",
+    "question mark": f"postgresql://u:p4ss?tail@{NO_SERVER}/db#jobs",
+    "bracket": f"postgresql://u:p4ss[tail@{NO_SERVER}/db#jobs",
+    "at": f"postgresql://u:p4ss@tail@{NO_SERVER}/db#jobs",
+    "half a surrogate": f"postgresql://u:s3cret\udcff@{NO_SERVER}/db#jobs",
+    "percent": f"postgresql://u:s3cret%@{NO_SERVER}/db#jobs",
+    "query": f"postgresql://{NO_SERVER}/db?user=u&password=s3cret#jobs",
+    "query and no name": f"postgresql://{NO_SERVER}/db?password=s3cret",
+    "unknown option": f"postgresql://u:s3cret@{NO_SERVER}/db?foo=1#jobs",
+    "no number for an option": f"postgresql://u:s3cret@{NO_SERVER}/db?connect_timeout=abc#jobs",
+    "no such mode": f"postgresql://u:s3cret@{NO_SERVER}/db?sslmode=foo#jobs",
     "port too high": "postgresql://u:s3cret@127.0.0.1:99999/db#jobs",
     "port is no number": "postgresql://u:s3cret@127.0.0.1:x/db#jobs",
     "NUL in the host": "postgresql://u:s3cret@a b\x00:1/db#jobs",
     "host too long": f"postgresql://u:s3cret@{'a' * 70}.invalid:1/db#jobs",
-    "nobody": f"postgresql://u:s3cret@{NOBODY}/db#jobs",
-    "several": f"postgresql://u:s3cret@{NOBODY},127.0.0.1:2/db#jobs",
-    "no TLS": f"postgresql://u:s3cret@{NOBODY}/db?sslmode=require#jobs",
+    "no server": f"postgresql://u:s3cret@{NO_SERVER}/db#jobs",
+    "several": f"postgresql://u:s3cret@{NO_SERVER},127.0.0.1:2/db#jobs",
+    "no TLS": f"postgresql://u:s3cret@{NO_SERVER}/db?sslmode=require#jobs",
 }
 
 

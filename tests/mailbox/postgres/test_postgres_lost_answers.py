@@ -227,7 +227,7 @@ def test_receive_that_comes_after_its_messages_were_looked_for_is_undone_with_th
     store.put_back_lost(box, receipt)
     store.beat(line)
     query = "SELECT kind FROM loopwarden.receive(%s, NULL, 1, 300000, %s, %s, 5, '')"
-    assert postgres.execute(query, box, receipt, store.holder) == [("message",)]  # which nobody knows of
+    assert postgres.execute(query, box, receipt, store.holder) == [("message",)]  # which no process knows of
 
     store.beat(line)
 

@@ -1,4 +1,4 @@
-"""Sends in a transaction of the caller's: there when it is committed, and then somebody is woken; gone if it is not."""
+"""Sends in a transaction of the caller's: there when it is committed, and then a waiter is woken; gone if it is not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who waits in several processes: each wake-up comes to somebody who can use it, or is made good."""
+"""Who waits in several processes: each wake-up comes to one who can use it, or is made good."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_delayed_message_of_another_process_wakes_at_its_time(
 ) -> None:
     jobs, elsewhere, _ = processes
     monkeypatch.setattr(jobs._store, "look", do_nothing)  # which the notifier does every few seconds
-    monkeypatch.setattr(_waiters, "LONGEST_WAIT", 600.0)  # so that nobody looks without being told
+    monkeypatch.setattr(_waiters, "LONGEST_WAIT", 600.0)  # so that none looks without being told
     is_visible = run_in_background(lambda: jobs.wait_visible(600), SYSTEM)
     wait_for_waiting(postgres)
 

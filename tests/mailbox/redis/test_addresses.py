@@ -17,33 +17,33 @@ from loopwarden.mailbox.redis import _link
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-#: Where nobody listens; with a user, and with a password of which no part is to be seen.
-NOBODY = "127.0.0.1:1"
+#: Where no server listens; with a user, and with a password of which no part is to be seen.
+NO_SERVER = "127.0.0.1:1"
 PARTS = ("s3cret", "p4ss", "tail", "12345")
 URLS = {
-    "upper-case": f"REDIS://:s3cret@{NOBODY}/0#jobs",
-    "one slash": f"redis:/:s3cret@{NOBODY}/0#jobs",
-    "other scheme": f"http://:s3cret@{NOBODY}/0#jobs",
-    "no scheme": f":s3cret@{NOBODY}/0#jobs",
-    "hash": f"redis://:p4ss#tail@{NOBODY}/0#jobs",
-    "slash": f"redis://:p4ss/tail@{NOBODY}/0#jobs",
-    "question mark": f"redis://u:p4ss?tail@{NOBODY}/0#jobs",
-    "bracket": f"redis://:p4ss[tail@{NOBODY}/0#jobs",
-    "at": f"redis://:p4ss@tail@{NOBODY}/0#jobs",
-    "half a surrogate": f"redis://:s3cret\udcff@{NOBODY}/0#jobs",
-    "query": f"redis://{NOBODY}/0?password=s3cret#jobs",
-    "query and no number": f"redis://{NOBODY}/abc?password=s3cret#jobs",
-    "query and no name": f"redis://{NOBODY}/0?password=s3cret",
-    "unknown option": f"redis://:s3cret@{NOBODY}/0?foo=1#jobs",
-    "unknown option of a cluster": f"redis+cluster://:s3cret@{NOBODY}/0?foo=1#jobs",
-    "unknown option of Sentinel": f"redis+sentinel://:s3cret@{NOBODY}/main/0?foo=1#jobs",
-    "no number for an option": f"redis://:s3cret@{NOBODY}/0?socket_timeout=abc#jobs",
-    "no such check of certificates": f"rediss://:s3cret@{NOBODY}/0?ssl_cert_reqs=foo#jobs",
+    "upper-case": f"REDIS://:s3cret@{NO_SERVER}/0#jobs",
+    "one slash": f"redis:/:s3cret@{NO_SERVER}/0#jobs",
+    "other scheme": f"http://:s3cret@{NO_SERVER}/0#jobs",
+    "no scheme": f":s3cret@{NO_SERVER}/0#jobs",
+    "hash": f"redis://:p4ss#tail@{NO_SERVER}/0#jobs",
+    "slash": f"redis://:p4ss/tail@{NO_SERVER}/0#jobs",
+    "question mark": f"redis://u:p4ss?tail@{NO_SERVER}/0#jobs",
+    "bracket": f"redis://:p4ss[tail@{NO_SERVER}/0#jobs",
+    "at": f"redis://:p4ss@tail@{NO_SERVER}/0#jobs",
+    "half a surrogate": f"redis://:s3cret\udcff@{NO_SERVER}/0#jobs",
+    "query": f"redis://{NO_SERVER}/0?password=s3cret#jobs",
+    "query and no number": f"redis://{NO_SERVER}/abc?password=s3cret#jobs",
+    "query and no name": f"redis://{NO_SERVER}/0?password=s3cret",
+    "unknown option": f"redis://:s3cret@{NO_SERVER}/0?foo=1#jobs",
+    "unknown option of a cluster": f"redis+cluster://:s3cret@{NO_SERVER}/0?foo=1#jobs",
+    "unknown option of Sentinel": f"redis+sentinel://:s3cret@{NO_SERVER}/main/0?foo=1#jobs",
+    "no number for an option": f"redis://:s3cret@{NO_SERVER}/0?socket_timeout=abc#jobs",
+    "no such check of certificates": f"rediss://:s3cret@{NO_SERVER}/0?ssl_cert_reqs=foo#jobs",
     "port too high": "redis://:s3cret@127.0.0.1:99999/0#jobs",
     "NUL in the host": "redis://:s3cret@a b\x00:1/0#jobs",
     "host too long": f"redis://:s3cret@{'a' * 70}.x:1/0#jobs",
     "NUL in the path": "unix://:s3cret@/run/a%00b#jobs",
-    "number too high": f"redis://:s3cret@{NOBODY}/99999999999999999999#jobs",
+    "number too high": f"redis://:s3cret@{NO_SERVER}/99999999999999999999#jobs",
     "no host": "redis://user:s3cret/0#jobs",
     "no host and no user": "redis://:s3cret#jobs",
     "no host and a number": "redis://:12345#jobs",
@@ -57,14 +57,14 @@ URLS = {
     "no host and a socket": "unix://user:s3cret/run/redis.sock#jobs",
     "colon for the at": "redis://user:s3cret:6379/0#jobs",
     "colon for the at, and several hosts": "redis+cluster://user:s3cret:6379,host:6380#jobs",
-    "option behind the name": f"redis://{NOBODY}/0#jobs?max_size=s3cret",
-    "value of an option of TLS": f"rediss://{NOBODY}/0?ssl_cert_reqs=s3cret#jobs",
-    "value of an option of TLS without it": f"redis://{NOBODY}/0?ssl_cert_reqs=s3cret#jobs",
-    "value of an unknown option": f"redis://{NOBODY}/0?foo=s3cret#jobs",
-    "nobody": f"redis://u:s3cret@{NOBODY}/0#jobs",
-    "no TLS": f"rediss://u:s3cret@{NOBODY}/0#jobs",
-    "no cluster": f"redis+cluster://u:s3cret@{NOBODY}#jobs",
-    "no Sentinel": f"redis+sentinel://u:s3cret@{NOBODY}/main/0#jobs",
+    "option behind the name": f"redis://{NO_SERVER}/0#jobs?max_size=s3cret",
+    "value of an option of TLS": f"rediss://{NO_SERVER}/0?ssl_cert_reqs=s3cret#jobs",
+    "value of an option of TLS without it": f"redis://{NO_SERVER}/0?ssl_cert_reqs=s3cret#jobs",
+    "value of an unknown option": f"redis://{NO_SERVER}/0?foo=s3cret#jobs",
+    "no server": f"redis://u:s3cret@{NO_SERVER}/0#jobs",
+    "no TLS": f"rediss://u:s3cret@{NO_SERVER}/0#jobs",
+    "no cluster": f"redis+cluster://u:s3cret@{NO_SERVER}#jobs",
+    "no Sentinel": f"redis+sentinel://u:s3cret@{NO_SERVER}/main/0#jobs",
 }
 
 
@@ -94,12 +94,12 @@ def test_url_without_a_password_is_shown_as_it_is(url: str) -> None:
 
 def test_option_that_redis_py_does_not_take_is_told_by_its_name() -> None:
     with pytest.raises(InvalidParameterError, match=r"this one has socket_timeout, foo, got 'redis://127.0.0.1:1/0'"):
-        open_mailbox(f"redis://{NOBODY}/0?socket_timeout=1&foo=1#jobs")
+        open_mailbox(f"redis://{NO_SERVER}/0?socket_timeout=1&foo=1#jobs")
 
 
 @pytest.fixture
 def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
-    """A server that takes connections and says nothing; nobody waits for it for long."""
+    """A server that takes connections and says nothing; no client waits for it for long."""
     monkeypatch.setitem(_link._IMPATIENT, "socket_timeout", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         silent.setblocking(False)

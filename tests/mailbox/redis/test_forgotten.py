@@ -1,4 +1,4 @@
-"""Mailboxes that nobody closes, or not wholly: they keep nothing for ever, and nobody waits for them."""
+"""Mailboxes that are not closed, or not wholly: they keep nothing for ever, and hold up no thread."""
 
 from __future__ import annotations
 

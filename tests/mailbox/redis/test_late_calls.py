@@ -1,4 +1,4 @@
-"""Calls that reach the server when nobody waits for their answer any more."""
+"""Calls that reach the server when their answer is no longer waited for."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_receive_that_comes_after_its_messages_were_looked_for_is_undone_with_th
     store.put_back_lost(base, receipt)
     store.beat(line, PREFIX)
     answer = store.run_script("receive", base, (1, 300_000, receipt, store.holder, ""))
-    assert b"1" in answer[6]  # which nobody knows of
+    assert b"1" in answer[6]  # which no process knows of
 
     store.beat(line, PREFIX)
 

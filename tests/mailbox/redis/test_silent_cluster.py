@@ -38,16 +38,16 @@ class Silent:
 
     def get_node_from_key(self, key: str) -> Any:
         self._all.wait()
-        raise ClusterDownError(f"nobody has {key}")
+        raise ClusterDownError(f"no node has {key}")
 
     def initialize(self) -> None:
         self.looks += 1
         self._look()
-        raise ClusterDownError("nobody answers")
+        raise ClusterDownError("no node answers")
 
 
 def call(link: ClusterLink) -> None:
-    with pytest.raises(ClusterDownError, match="nobody has jobs"):
+    with pytest.raises(ClusterDownError, match="no node has jobs"):
         link.run("jobs", [("PING",)])
 
 

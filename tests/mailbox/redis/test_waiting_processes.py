@@ -1,4 +1,4 @@
-"""Who waits in several processes: each wake-up comes to somebody who can use it, and nobody asks again and again."""
+"""Who waits in several processes: each wake-up comes to one who can use it, and none asks again and again."""
 
 from __future__ import annotations
 

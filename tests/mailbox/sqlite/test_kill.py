@@ -26,7 +26,7 @@ PROCESSES = 4
 LEASE = 1.0
 
 # Writes one line for each thing it has done, after it is done, and one before each acknowledgement; and one byte for
-# each round, so that whoever kills it knows how far it is.
+# each round, so that its killer knows how far it is.
 CHILD = """
 import os, random, sys
 from loopwarden.errors import ReceiptHandleExpiredError

@@ -113,7 +113,7 @@ def test_receive_works_without_a_notifier_in_a_folder_that_others_may_use_and_sa
     assert list(bell_of(path).iterdir()) == []
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to somebody else")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another user")
 def test_receive_works_without_a_notifier_in_a_folder_of_another_user(
     path: Path, jobs: SqliteMailbox[str, None], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -20,7 +20,7 @@ from loopwarden.testing import FakeClock, SteppedBlocking, wait_no_threads
 if TYPE_CHECKING:
     from pathlib import Path
 
-#: On this clock time stands still: whoever is not woken by somebody waits for ever, and `run` raises DeadlockError.
+#: On this clock time stands still: who is not woken waits for ever, and `run` raises DeadlockError.
 WAIT = 20
 
 
