@@ -20,8 +20,7 @@ import atexit, gc, os, sys
 def tell_what_is_kept():
     import logging, random, threading, weakref
     for thread in set(threading.enumerate()) - {threading.current_thread()}:
-        if thread.name != "loopwarden-log":  # which ends with the process, and there is nothing to be logged
-            thread.join(60)  # what a thread runs is kept as well
+        thread.join(60)  # what a thread runs is kept as well
     left = [vars(each) for each in (logging, random, threading, weakref)]
     seen = {id(sys.modules), id(globals()), *map(id, left)}
     kept = set()

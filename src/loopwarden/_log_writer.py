@@ -20,7 +20,7 @@ from loopwarden._blocking import SYSTEM
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from loopwarden._blocking import Gate, WorkQueue
+    from loopwarden._blocking import Gate, ThreadHandle, WorkQueue
 
 __all__ = ["HANG_SECONDS", "LOG_THREAD", "MAX_WAITING", "STANDARD", "LogWriter", "fields_of"]
 
@@ -73,6 +73,7 @@ class LogWriter:
         self._told = 0  # drops that it has told
         self._writes_since: float | None = None  # None while it writes nothing
         self._thread: int | None = None
+        self._handle: ThreadHandle | None = None
 
     def write(self, record: logging.LogRecord) -> None:
         """Have a record written soon; or count it, if too many wait."""
@@ -111,7 +112,7 @@ class LogWriter:
         mark = object()
         if self._started.setdefault(0, mark) is mark:
             try:
-                SYSTEM.start_thread(self._run, LOG_THREAD)
+                self._handle = SYSTEM.start_thread(self._run, LOG_THREAD)
             except BaseException as error:
                 self._started = SYSTEM.slot()
                 if not isinstance(error, RuntimeError):
@@ -133,6 +134,8 @@ class LogWriter:
                 if not self._waiting:
                     self._tell_drops()
                 self._writes_since = None
+            if self._is_over:
+                return
 
     def _write_next(self) -> None:
         entry = self._waiting.popleft()
@@ -189,6 +192,12 @@ class LogWriter:
             while self._waiting:
                 self._write_next()
             is_written = True
+        if is_written and self._handle is not None:
+            self._wake.put(None)
+            self._handle.join(HANG_SECONDS)  # or the interpreter would look through all that the thread holds
+            is_written = not self._handle.is_alive()
+            while is_written and self._waiting:  # what came when the thread had looked for the last time
+                self._write_next()
         if not is_written:
             _complain(1 + sum(isinstance(each, tuple) for each in tuple(self._waiting)))
         hung = _hung_handlers(0.0 if not is_written else HANG_SECONDS)
