@@ -74,6 +74,7 @@ def test_document_has_only_programs_that_run_as_tests(page: Path, tmp_path: Path
 
     with ExitStack() as stack:
         environment = dict(os.environ)
+        environment.pop("PYTEST_ADDOPTS", None)  # what is said to this pytest is not for that one
         if "REDIS_URL" in _text(page):
             environment["REDIS_URL"] = stack.enter_context(Server("valkey", tmp_path / "server")).url
         if "POSTGRES_URL" in _text(page):
