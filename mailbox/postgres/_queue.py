@@ -563,8 +563,19 @@ def _milliseconds(seconds: float) -> int:
 
 
 def _chunks(messages: Sequence[Message[B, Any]]) -> Iterator[Sequence[Message[B, Any]]]:
-    for start in range(0, len(messages), CHUNK):
-        yield messages[start : start + CHUNK]
+    """Yield a thousand at a time, and in each only one delivery of a message: an answer tells messages."""
+    left = messages
+    while left:
+        chunk: dict[int, Message[B, Any]] = {}
+        later: list[Message[B, Any]] = []
+        for message in left:
+            place = cast("Row", message.record).place
+            if place in chunk or len(chunk) == CHUNK:
+                later.append(message)
+            else:
+                chunk[place] = message
+        yield tuple(chunk.values())
+        left = later
 
 
 def writable(text: str) -> str:

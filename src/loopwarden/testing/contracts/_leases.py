@@ -9,7 +9,7 @@ import pytest
 from loopwarden.errors import (
     ReceiptHandleExpiredError,
 )
-from loopwarden.mailbox import Token
+from loopwarden.mailbox import SupportsExtendMany, Token
 from loopwarden.testing.contracts._fixtures import MailboxFixtures, bodies
 
 if TYPE_CHECKING:
@@ -176,6 +176,41 @@ class Leases(MailboxFixtures):
         clock.advance(1)
 
         assert bodies(mailbox.receive()) == ["short"]
+
+    # Two deliveries of one message in a call.
+
+    @pytest.mark.parametrize("is_reversed", [False, True])
+    def test_of_two_deliveries_of_a_message_the_one_that_is_over_is_not_acknowledged_with_the_other(
+        self, mailbox: Box, clock: FakeClock, is_reversed: bool
+    ) -> None:
+        mailbox.send("twice")
+        [old] = mailbox.receive(visibility_timeout=10)
+        clock.advance(11)
+        [new] = mailbox.receive(visibility_timeout=10)
+
+        refused = mailbox.acknowledge_many([new, old] if is_reversed else [old, new])
+
+        assert refused == [old]
+        assert (old.is_finalized, new.is_finalized) == (False, True)
+        assert mailbox.approximate_count() == 0
+
+    @pytest.mark.parametrize("is_reversed", [False, True])
+    def test_of_two_deliveries_of_a_message_the_one_that_is_over_is_not_extended_with_the_other(
+        self, mailbox: Box, clock: FakeClock, is_reversed: bool
+    ) -> None:
+        if not isinstance(mailbox, SupportsExtendMany):
+            pytest.skip("this back end extends one lease at a time")
+        mailbox.send("twice")
+        [old] = mailbox.receive(visibility_timeout=10)
+        clock.advance(11)
+        [new] = mailbox.receive(visibility_timeout=10)
+
+        over = mailbox.extend_many([new, old] if is_reversed else [old, new], 100)
+
+        assert over == [old]
+        clock.advance(99)
+        new.acknowledge()
+        assert mailbox.approximate_count() == 0
 
     # Reaping.
 
