@@ -38,6 +38,8 @@ ANSWER_SECONDS = 5.0
 UNUSED_SECONDS = 30.0
 #: For how long a call waits for a row that others have in hand, before it is refused.
 _LOCK_TIMEOUT = "4s"
+#: Which session carries this out; and how often connections ask that to see whether they share theirs.
+_SESSION, _TURNS = b"SELECT pg_backend_pid()", 5
 
 #: What a server says that was ended, is starting, is a standby now, or has no connection left: others may do, or soon.
 _AWAY = ("08", "57P", "25006", "53300")
@@ -162,17 +164,23 @@ class Line:
         #: True if something between us and the server may give each call another session of it.
         self.is_pooled = False
 
-    def begin(self) -> None:
+    def begin(self, *, has_settings: bool) -> None:
         """Find out whether this is a session of our own, and set it up.
 
         Raises:
             LostError: if the server does not answer.
             RefusedError: if it refuses.
         """
-        [row] = self._exchange(lambda: self._pgconn.send_query_params(b"SELECT pg_backend_pid()", None, None, None, 1))
-        self.is_pooled = to_integer(row[0]) != self._pgconn.backend_pid
-        if not self.is_pooled:
+        self.is_pooled = self.session() != self._pgconn.backend_pid
+        if self.is_pooled:
+            self.connection.prepare_threshold = None  # in another session there is no such statement, or another one
+        elif has_settings:
             self.execute(f"SET lock_timeout = '{_LOCK_TIMEOUT}'")
+
+    def session(self) -> int:
+        """Ask which session of the server carries this call out."""
+        [row] = self._exchange(lambda: self._pgconn.send_query_params(_SESSION, None, None, None, 1))
+        return to_integer(row[0])
 
     def call(self, query: bytes, given: Sequence[Any], patience: float = ANSWER_SECONDS) -> Answer:
         """Make one call of a function or a procedure, and return the rows of its answer.
@@ -328,8 +336,7 @@ class Connections:
             raise LostError(text) from error
         line = Line(connection)
         try:
-            if self._has_settings:
-                line.begin()
+            line.begin(has_settings=self._has_settings)
         except BaseException:
             line.close()
             raise
@@ -348,6 +355,18 @@ class Connections:
             raise
         self.give(line)
         return answer
+
+    def is_shared(self, line: Line) -> bool:
+        """Say whether a connection is seen to change its session, or to have one that others have too.
+
+        It leaves nothing in any session. That it sees nothing of the kind is no proof: chance may have had it so.
+        """
+        own = line.session()
+        for _ in range(_TURNS):
+            others = to_integer(self.call(_SESSION, ())[0][0])
+            if others == own or {line.session(), line.session()} != {own}:  # twice: sessions may be given in turn
+                return True
+        return False
 
     def take(self) -> Line:
         """Return a connection that is free, or make one."""

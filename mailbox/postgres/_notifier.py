@@ -124,10 +124,8 @@ class Notifier:
 
     def _connect(self) -> Line:
         line = self._line = self._store.connections.line()
-        channel = f"loopwarden_{self._store.holder}"
-        line.execute(f'LISTEN "{channel}"')
-        self._is_deaf = line.is_pooled and not self._hears(line, channel)
-        if self._is_deaf and not self._is_deafness_told:
+        self._is_deaf = not self._listen(line)
+        if self._is_deaf and not self._is_deafness_told and not self._is_closed:
             self._is_deafness_told = True
             text = (
                 "%s: notifications do not come through what stands before the server, so it is looked at every second"
@@ -138,6 +136,17 @@ class Notifier:
             self.is_listening = not self._is_deaf
         self._store.wake_all()  # they look again, and then have the server know that they wait
         return line
+
+    def _listen(self, line: Line) -> bool:
+        """Listen, unless what others tell this process does not come here; say whether it does."""
+        channel = f"loopwarden_{self._store.holder}"
+        if line.is_pooled and self._store.connections.is_shared(line):  # or a session of others would listen for ever
+            return False
+        line.execute(f'LISTEN "{channel}"')
+        if not line.is_pooled or self._hears(line, channel):
+            return True
+        line.execute(f'UNLISTEN "{channel}"')  # most likely in the session that listens
+        return False
 
     def _hears(self, line: Line, channel: str) -> bool:
         """Say whether what others tell this process comes here."""

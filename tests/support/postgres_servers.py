@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
+from private_pgbouncer import Pooler, find_pgbouncer
 from private_postgres import POSTGRES_KINDS, PostgresServer, find_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 __all__ = [
+    "Pooler",
     "PostgresServer",
+    "make_pooler",
     "make_postgres",
     "mortal_postgres",
     "need_postgres",
@@ -28,10 +31,13 @@ _servers: dict[str, PostgresServer] = {}
 def need_postgres(kind: str) -> None:
     """Skip the test if there is no such server here, which is a failure where CI runs."""
     if find_folder(kind) is None:
-        reason = f"no {kind}: install Debian's package postgresql to run this too"
-        if os.environ.get("CI"):
-            pytest.fail(reason)
-        pytest.skip(reason)
+        _miss(f"no {kind}: install Debian's package postgresql to run this too")
+
+
+def _miss(reason: str) -> NoReturn:
+    if os.environ.get("CI"):
+        pytest.fail(reason)
+    pytest.skip(reason)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -91,3 +97,19 @@ def make_postgres(postgres_kind: str) -> Iterator[Callable[..., PostgresServer]]
     yield make
     for server in made:
         server.close()
+
+
+@pytest.fixture
+def make_pooler(postgres: PostgresServer) -> Iterator[Callable[..., Pooler]]:
+    """Start poolers before the server for all tests; the arguments are the mode and settings."""
+    if find_pgbouncer() is None:
+        _miss("no pgbouncer: install Debian's package pgbouncer to run this too")
+    made: list[Pooler] = []
+
+    def make(mode: str, **settings: str | int) -> Pooler:
+        made.append(Pooler(postgres, mode, **settings))
+        return made[-1].start()
+
+    yield make
+    for pooler in made:
+        pooler.close()

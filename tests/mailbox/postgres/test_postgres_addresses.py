@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from postgres_elsewhere import use_all
 
 from loopwarden.errors import InvalidParameterError, MailboxConnectionError
 from loopwarden.mailbox import PostgresMailbox, fleet, list_mailboxes, open_mailbox
@@ -113,27 +114,6 @@ def test_schema_of_another_version_is_refused(database: str) -> None:
         MailboxConnectionError, match=f"have version {VERSION + 1}, and this Loopwarden knows {VERSION}"
     ):
         PostgresMailbox(database, "jobs")
-
-
-def use_all(jobs: Jobs) -> None:
-    """Do everything that is done with a mailbox."""
-    jobs.send_many(["a", "b", "c"], headers={"of": "many"})
-    jobs.send("d", dedup_id="d", delay=0.001)
-    [first] = jobs.receive()
-    first.extend_visibility(600)
-    first.acknowledge()
-    [second, third] = jobs.receive(max_messages=2)
-    second.nack(error="once more")
-    third.dead_letter("broken")
-    assert jobs.dead_letters.peek()[0].reason == "broken"
-    assert jobs.dead_letters.redrive() == 1
-    assert jobs.wait_visible(20)
-    jobs.pause()
-    jobs.resume()
-    assert len(jobs.fleet().members) == 1
-    jobs.reap()
-    assert (jobs.stats().dead, jobs.purge()) == (0, 3)
-    assert jobs.receive(wait_time_seconds=0.01) == []
 
 
 def test_rights_of_the_documents_suffice_and_fewer_are_told(postgres: PostgresServer, database: str) -> None:
