@@ -26,7 +26,7 @@ __all__ = ["POSTGRES_KINDS", "PostgresServer", "find_folder"]
 
 #: The kinds that everything is to run on: the newest comes with a wheel, an older one with the system.
 POSTGRES_KINDS = ["postgres", "postgres-system"]
-_READY = "database system is ready to accept connections"
+_READY = "database system is ready to accept"  # connections, or those of a standby
 _USER = "loopwarden"
 
 
@@ -134,8 +134,9 @@ class PostgresServer:
             "unix_socket_directories": "",
             "max_connections": 200,
             "logging_collector": "off",
-            "log_min_messages": "log",
         }
+        with (self._data / "postgresql.auto.conf").open("a", encoding="utf-8") as last:  # the last one counts
+            last.write("log_min_messages = 'log'\n")
         given = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         given += [part for option in self.options for part in ("-c", option)]
         process = subprocess.Popen(
