@@ -54,9 +54,10 @@ class PostgresServer:
     Args:
         kind: One of `POSTGRES_KINDS`; its programs must be here.
         options: Settings, such as ``fsync=off``.
+        of: The primary that it follows, from a copy of it; it takes no writes until it is promoted.
     """
 
-    def __init__(self, kind: str, *options: str) -> None:
+    def __init__(self, kind: str, *options: str, of: PostgresServer | None = None) -> None:
         folder = find_folder(kind)
         assert folder is not None, f"{kind} is here"
         self.kind = kind
@@ -74,7 +75,11 @@ class PostgresServer:
             self._as = {"user": owner.pw_uid, "group": owner.pw_gid, "extra_groups": []}
             folder = self._reachable(folder)
         self._programs = folder
-        self._run("initdb", "-D", str(self._data), "-U", _USER, "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
+        where = ("-D", str(self._data), "--no-sync")
+        if of is None:
+            self._run("initdb", *where, "-U", _USER, "-A", "trust", "-E", "UTF8", "--locale=C")
+        else:
+            self._run("pg_basebackup", *where, "-d", of.url, "--write-recovery-conf", "--checkpoint=fast")
 
     def _reachable(self, folder: Path) -> Path:
         """Return the folder of the programs, or a copy of it if only we may enter it."""
@@ -171,6 +176,10 @@ class PostgresServer:
     def connect(self, **options: Any) -> psycopg.Connection[Any]:
         """Connect to it."""
         return psycopg.connect(self.url, connect_timeout=PATIENCE, **options)
+
+    def promote(self) -> None:
+        """Have it take writes from now on, if it is a standby."""
+        assert self.execute("SELECT pg_promote(true, %s)", PATIENCE) == [(True,)], "it is promoted"
 
     def kill(self) -> None:
         """End it as a crash would, with all processes that it is."""

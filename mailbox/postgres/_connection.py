@@ -225,7 +225,7 @@ class Line:
                     get = result.get_value
                     answer = [tuple([get(row, column) for column in columns]) for row in range(result.ntuples)]
                 elif status in {pq.ExecStatus.FATAL_ERROR, pq.ExecStatus.BAD_RESPONSE}:
-                    refused = refused or _error_of(result)
+                    refused = refused or self._error_of(result)
         except psycopg.Error as error:
             raise LostError(_plain(error)) from error
         if refused is not None:
@@ -239,6 +239,13 @@ class Line:
                 raise LostError("the server does not answer", is_silent=True)
             pgconn.consume_input()
         return pgconn.get_result()
+
+    def _error_of(self, result: Any) -> RefusedError | LostError:
+        error = _error_of(result)
+        is_standby = self._pgconn.parameter_status(b"in_hot_standby") == b"on"
+        if not is_standby or (isinstance(error, RefusedError) and error.is_in_the_way):
+            return error
+        return LostError(f"the server is a standby, which takes no messages: {error}")  # another may, or this one soon
 
     def is_good(self) -> bool:
         """Say whether the server has not ended it while it was free: whatever it says by itself may be that."""
