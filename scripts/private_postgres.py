@@ -55,9 +55,10 @@ class PostgresServer:
         kind: One of `POSTGRES_KINDS`; its programs must be here.
         options: Settings, such as ``fsync=off``.
         of: The primary that it follows, from a copy of it; it takes no writes until it is promoted.
+        disk: The folder that has its files, if it is to be another one.
     """
 
-    def __init__(self, kind: str, *options: str, of: PostgresServer | None = None) -> None:
+    def __init__(self, kind: str, *options: str, of: PostgresServer | None = None, disk: Path | None = None) -> None:
         folder = find_folder(kind)
         assert folder is not None, f"{kind} is here"
         self.kind = kind
@@ -66,7 +67,7 @@ class PostgresServer:
         self._process: subprocess.Popen[str] | None = None
         self._root = Path(tempfile.mkdtemp(prefix="loopwarden-postgres-"))  # which others than its owner may enter
         self._root.chmod(0o755)
-        self._data = self._root / "data"
+        self._data = (disk or self._root) / "data"
         self._data.mkdir(mode=0o700)
         self._as: dict[str, Any] = {}
         if os.geteuid() == 0:
@@ -200,6 +201,12 @@ class PostgresServer:
             self._process.send_signal(signal.SIGINT)
             self._process.wait()
             self.kill()
+
+    def wait(self) -> None:
+        """Return when it has ended by itself, as it does when it cannot go on."""
+        assert self._process is not None, "it is started"
+        self._process.wait(PATIENCE)
+        self.kill()
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal to all processes that it is."""
