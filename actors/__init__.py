@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         Sample,
         SampleScored,
     )
+    from loopwarden.actors.consumers._event_loop import EventLoopThread
     from loopwarden.actors.consumers._mailbox_loop import MailboxLoop
     from loopwarden.actors.consumers._mailbox_worker import Source
     from loopwarden.actors.consumers._main_loop import AgentLoop, MainLoop
@@ -100,6 +101,7 @@ __all__ = [
     # Loops that are included
     "AgentLoop",
     "DLQConsumer",
+    "EventLoopThread",
     "EvalLoop",
     "EvalResult",
     "MailboxLoop",
@@ -159,6 +161,7 @@ if not TYPE_CHECKING:  # a type checker would take any name for one of ours
             "loopwarden.actors.consumers._eval_loop": (
                 "EVAL_PROGRESS EvalLoop EvalProgress EvalResult Sample SampleScored"
             ),
+            "loopwarden.actors.consumers._event_loop": "EventLoopThread",
             "loopwarden.actors.consumers._mailbox_loop": "MailboxLoop",
             "loopwarden.actors.consumers._mailbox_worker": "Source",
             "loopwarden.actors.consumers._main_loop": "AgentLoop MainLoop",

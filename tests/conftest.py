@@ -18,7 +18,7 @@ from loopwarden.testing import FakeClock, wait_no_threads  # noqa: E402  as abov
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytest_plugins = ["pytester", "postgres_servers", "redis_servers"]
+pytest_plugins = ["pytester", "loop_kinds", "postgres_servers", "redis_servers"]
 
 
 @pytest.fixture(autouse=True)

@@ -49,9 +49,14 @@ MISTAKES: dict[str, str] = {
         "TypeError: handler must take one argument, the message, but <function <lambda>> takes (message, context): "
         "what else it needs can be bound by functools.partial or a lambda"
     ),
-    "MailboxLoop(jobs, handle_async)": (
-        "TypeError: handler must be a plain function, but <function handle_async> is a coroutine or generator "
-        "function: let a plain one run it, as asyncio.run(…) does"
+    'MailboxLoop(jobs, handle_async, runs_in="thread")': (
+        "ValueError: runs_in='thread' needs a plain function, but <function handle_async> is a coroutine function"
+    ),
+    "MailboxLoop(jobs, handle_async, prefetch=5)": (
+        "ValueError: prefetch is not for coroutines, got 5: as many messages are received as workers are free"
+    ),
+    'MailboxLoop(jobs, handle, runs_in="process")': (
+        "ValueError: runs_in must be 'thread' or 'asyncio', got 'process'"
     ),
     "MailboxLoop(closed, handle)": "ValueError: source must be an open mailbox, but 'closed' was closed: open it again",
     "MailboxLoop(jobs, handle, concurrency=0)": (
@@ -98,10 +103,6 @@ MISTAKES: dict[str, str] = {
         "ValueError: retry and crash_on must not name the same class, got ValueError in both: crash_on ends the loop, "
         "and retry lets it go on"
     ),
-    "MailboxLoop(jobs, HandlesLater())": (
-        "TypeError: handler must be a plain function, but <HandlesLater object> is a coroutine or generator function: "
-        "let a plain one run it, as asyncio.run(…) does"
-    ),
     "DLQConsumer(handle, jobs)": (
         "TypeError: mailbox must be the mailbox whose dead letters are wanted, got <function handle>"
     ),
@@ -114,10 +115,6 @@ MISTAKES: dict[str, str] = {
         "TypeError: handler must take one argument, the letter, but <function <lambda>> takes (): what else it "
         "needs can be bound by functools.partial or a lambda"
     ),
-    "DLQConsumer(jobs, handle_async)": (
-        "TypeError: handler must be a plain function, but <function handle_async> is a coroutine or generator "
-        "function: let a plain one run it, as asyncio.run(…) does"
-    ),
     "AnswersLater(jobs)": (
         "TypeError: respond must be a plain function, but <function AnswersLater.respond> is a"
         " coroutine or generator function: let a plain one run it, as asyncio.run(…) does"
@@ -127,7 +124,7 @@ MISTAKES: dict[str, str] = {
     ),
     'MailboxLoop(jobs, handle, pass_body="yes")': "TypeError: pass_body must be True or False, got 'yes'",
     "MailboxLoop(jobs, handle, timeout=5)": (
-        "TypeError: MailboxLoop.__init__() got an unexpected keyword argument 'timeout'"
+        "ValueError: timeout is for coroutines alone, make the handler an async def: a thread cannot be cancelled"
     ),
     "MailboxLoop(jobs, handle, longest_handler=-1)": (
         "InvalidParameterError: mailbox 'jobs': longest_handler must be a number of seconds from 0 to 43200, got -1"

@@ -32,5 +32,5 @@ class DLQConsumer(MailboxLoop["DeadLetter[T]"], Generic[T]):
     def __init__(self, mailbox: Mailbox[T, Any], handler: Callable[[DeadLetter[T]], object], **options: Any) -> None:
         if not callable(getattr(getattr(mailbox, "dead_letters", None), "receive", None)):
             raise TypeError(f"mailbox must be the mailbox whose dead letters are wanted, got {describe(mailbox)}")
-        check_handler(handler, "letter")
+        options["runs_in"] = check_handler(handler, "letter", runs_in=options.get("runs_in"))
         super().__init__(mailbox.dead_letters, lambda message: handler(message.body), **options)

@@ -14,10 +14,19 @@ from loopwarden._log import describe
 from loopwarden._threads import run_in_thread
 from loopwarden._ticket import Ticket, write
 from loopwarden.actors.consumers._breaker import Breaker
-from loopwarden.actors.consumers._mailbox_worker import MailboxWorker, Source, check_handler, refuse_unfinished
+from loopwarden.actors.consumers._event_loop import EventLoopThread
+from loopwarden.actors.consumers._mailbox_worker import (
+    MailboxWorker,
+    RunsIn,
+    Source,
+    check_handler,
+    refuse_unfinished,
+)
+from loopwarden.actors.consumers._message_holder import MessageHolder, Terms
 from loopwarden.actors.consumers._pause_state import PauseState
 from loopwarden.actors.consumers._retry import RetryPolicy, RetryRule, check_crash_on
 from loopwarden.actors.consumers._worker_group import WorkerGroup
+from loopwarden.actors.loop._current import here
 from loopwarden.actors.loop._protocols import LoopTimeouts, ReadsMessages
 from loopwarden.actors.loop._work_budget import WorkBudget, check_budget
 from loopwarden.clock import Clock, resolve_clock
@@ -27,10 +36,11 @@ from loopwarden.mailbox._validation import check_loop, check_run
 from loopwarden.mailbox.memory._mailbox import make_message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from types import TracebackType
 
     from loopwarden._heartbeat import Heartbeat
+    from loopwarden.actors.consumers._crew import Crew
     from loopwarden.actors.loop._health import Progress
     from loopwarden.mailbox import DeadLetterNotice, Message
 
@@ -68,6 +78,10 @@ class MailboxLoop(ReadsMessages, Generic[T]):
         handler: Called with each message, on a worker.
         concurrency: How many workers there are.
         prefetch: How many messages each worker takes at once; more than 1 keeps messages from workers that are free.
+        runs_in: ``"thread"``: each worker is a thread. ``"asyncio"``: the handler returns a coroutine for each message,
+            and the coroutines of all workers run on one event loop, in one thread. It is so for an ``async def``.
+        timeout: Seconds that the coroutine of one message may take; then it is cancelled, and has failed.
+        event_loop: The event loop that its coroutines share with those of other loops; without it they have their own.
         pass_body: Whether the handler is called with the body in place of the message. With type checkers write
             ``lambda message: handle(message.body)``, because they cannot know.
         transactional: Whether the handler runs in a transaction of the mailbox's own database: ``message.connection``
@@ -89,13 +103,16 @@ class MailboxLoop(ReadsMessages, Generic[T]):
         clock: The time it lives by.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0915  one check after the other
         self,
         source: Source[T],
         handler: Callable[[Message[T, Any]], object],
         *,
         concurrency: int = 1,
         prefetch: int = 1,
+        runs_in: RunsIn | None = None,
+        timeout: float | None = None,
+        event_loop: EventLoopThread | None = None,
         pass_body: bool = False,
         transactional: bool = False,
         crash_on: tuple[type[BaseException], ...] = (),
@@ -125,10 +142,11 @@ class MailboxLoop(ReadsMessages, Generic[T]):
         )
         if longest_handler is not None:
             check_seconds(source.name, "longest_handler", longest_handler)
-        check_handler(handler)
+        self._runs_in: RunsIn = check_handler(handler, runs_in=runs_in)
+        _check_coroutines(source.name, self._runs_in, prefetch, timeout, event_loop)
         if type(pass_body) is not bool:
             raise TypeError(f"pass_body must be True or False, got {describe(pass_body)}")
-        _check_transactional(transactional, source, pass_body=pass_body)
+        _check_transactional(transactional, source, self._runs_in, pass_body=pass_body)
         check_crash_on(crash_on)
         policy = RetryPolicy(backoff, retry)
         _check_no_class_in_both(retry or {}, crash_on)
@@ -154,30 +172,41 @@ class MailboxLoop(ReadsMessages, Generic[T]):
         self._breaker = Breaker(breaker, backoff, clock.blocking)
         self._halted = False  # set before the tokens are stopped, so that a worker with a new one sees it
         self._pause_state = PauseState(clock.blocking)
-        self._make_worker = partial(
-            MailboxWorker,
-            source,
-            self._handler,
-            self._run_posted,
-            lambda: self._halted,
-            self._pause_state,
-            None if budget is None else (budget, budget.share(weight)),
+        terms = Terms(
+            source=source,
+            is_stopped=lambda: self._halted,
+            pause_state=self._pause_state,
             breaker=self._breaker,
             retry=policy,
             renewer=renewer_of(source, clock),
             crash_on=crash_on,
             backoff=backoff,
-            prefetch=prefetch,
             silence=self._silence,
             longest_lease=longest_lease,
             clock=clock,
         )
-        self._workers = [self._make_worker() for _ in range(concurrency)]
+        allowance = None if budget is None else (budget, budget.share(weight))
+        self._make_worker = partial(MailboxWorker, terms, self._handler, self._run_posted, allowance, prefetch)
+        self._crew: Crew | None = None
+        if self._runs_in == "asyncio":
+            from loopwarden.actors.consumers._crew import Crew  # noqa: PLC0415  it imports asyncio
+
+            self._crew = Crew(
+                terms,
+                self._handler,
+                self._do_posted,
+                allowance,
+                concurrency=concurrency,
+                timeout=timeout,
+                event_loop=event_loop,
+            )
+        #: Those that have a thread of their own.
+        self._threads = [self._make_worker() for _ in range(concurrency)] if self._crew is None else [self._crew.intake]
         #: Why the last `run` returned although nothing had stopped it: its mailbox was closed. Otherwise empty.
         self.end_reason = ""
         #: Told of each message of the mailbox that becomes a dead letter; set by the loop's actor.
         self.on_dead_letter: Callable[[DeadLetterNotice], object] | None = None
-        self._replaced: list[MailboxWorker] = []  # whose messages are still to be given back
+        self._replaced: list[MessageHolder] = []  # whose messages are still to be given back
         # Guards _refuses together with _posted, _shift together with _done, and _workers against two changes at once.
         self._lock = clock.blocking.lock()
         self._refuses = False
@@ -213,8 +242,12 @@ class MailboxLoop(ReadsMessages, Generic[T]):
         assert lease is not None and wait is not None, "each has a default"  # noqa: PT018  for the type checkers
         check_run(self._source.name, lease, wait, max_iterations)
         done: Ticket[None] = Ticket(self._clock.blocking)
+
+        def work(worker: MailboxWorker) -> None:
+            self._work(worker, group, max_iterations, lease, wait)
+
         group = WorkerGroup(
-            lambda worker: worker.run(max_iterations, lease, wait),
+            work,
             self._stop_workers,
             name=self._source.name,
             blocking=self._clock.blocking,
@@ -230,7 +263,7 @@ class MailboxLoop(ReadsMessages, Generic[T]):
         unwatch: Callable[[], None] | None = None
         try:
             unwatch = self._watch(group)
-            group.begin(self._workers)
+            group.begin([*self._threads])
         except BaseException:
             self._stop_workers()
             raise
@@ -252,6 +285,19 @@ class MailboxLoop(ReadsMessages, Generic[T]):
                 done.complete(None)
         if group.failures:
             raise group.failures[0]
+
+    def _work(
+        self, worker: MailboxWorker, group: WorkerGroup, max_iterations: int | None, lease: float, wait: float
+    ) -> None:
+        """Do a worker's job, on its thread."""
+        if self._crew is None:
+            worker.run(max_iterations, lease, wait)
+            return
+        self._crew.begin(group)
+        try:
+            worker.run(max_iterations, lease, wait)
+        finally:
+            self._crew.end()
 
     def _watch(self, group: WorkerGroup) -> Callable[[], None] | None:
         """Hear of each dead letter of the mailbox, and of its pauses, if it tells; return what ends that."""
@@ -280,7 +326,8 @@ class MailboxLoop(ReadsMessages, Generic[T]):
         """
         done, deadline = self._done, self._clock.monotonic() + timeout
         nothing_to_secure = self.shutdown_nowait(timeout)
-        if self.is_own_thread(threading.get_ident()):
+        group = self._group
+        if self.is_own_thread(threading.get_ident()) or (group is not None and here().group is group):
             return False  # each worker gives back its own
         if not nothing_to_secure:
             # While the workers are busy, and apart, because a store that hangs must not hang the stop.
@@ -300,6 +347,11 @@ class MailboxLoop(ReadsMessages, Generic[T]):
     def running(self) -> bool:
         """True while ``run`` is working."""
         return self._done is not None
+
+    @property
+    def _workers(self) -> list[MessageHolder]:
+        """All that have messages in hand or prefetched."""
+        return [*self._threads] if self._crew is None else [self._crew.intake, *self._crew.workers]
 
     @property
     def max_deliveries(self) -> int | None:
@@ -351,13 +403,17 @@ class MailboxLoop(ReadsMessages, Generic[T]):
             if self._refuses:
                 return False
             self._posted.append(work)
-        for worker in self._workers:
-            worker.token.nudge()
+        self._nudge()
         return True
+
+    def _nudge(self) -> None:
+        for worker in self._threads:
+            worker.token.nudge()
 
     def process(self, body: T) -> object:
         """Return what the handler makes of ``body``, as a message that comes from no mailbox of yours."""
-        return self._handler(make_message(body, self._clock))
+        message = make_message(body, self._clock)
+        return self._handler(message) if self._crew is None else self._crew.process(message)
 
     # SupportsPause.
 
@@ -366,15 +422,13 @@ class MailboxLoop(ReadsMessages, Generic[T]):
         if lease is not None:
             self._secure_for(lease)
         at_rest = self._pause_state.close()
-        for worker in self._workers:
-            worker.token.nudge()
+        self._nudge()
         return at_rest
 
     def resume(self) -> None:
         """Take messages again."""
         self._pause_state.open()
-        for worker in self._workers:
-            worker.token.nudge()
+        self._nudge()
 
     @property
     def needs_securing(self) -> bool:
@@ -411,16 +465,23 @@ class MailboxLoop(ReadsMessages, Generic[T]):
     def replace(self, worker: int) -> Ticket[None] | None:
         """Let another worker do the work of one; not if it is the only one, whose thread is that of `run`."""
         group = self._group
-        if group is None or len(self._workers) == 1:
+        if self._crew is not None and group is not None:
+            given_up = self._crew.replace(worker)
+            if given_up is None:
+                return None
+            with self._lock:
+                self._replaced.append(given_up)
+            return given_up.ended
+        if group is None or len(self._threads) == 1:
             return None
         with self._lock:
-            old = next((each for each in self._workers if each.progress.worker == worker), None)
+            old = next((each for each in self._threads if each.progress.worker == worker), None)
             if old is None:
                 return None
             if not group.is_at_work(old):  # it has left by itself, and needs no replacement
                 return old.ended
             new = self._make_worker()
-            self._workers = [new if each is old else each for each in self._workers]
+            self._threads = [new if each is old else each for each in self._threads]
             self._replaced.append(old)
         group.replace(old, new)
         return old.ended
@@ -431,7 +492,12 @@ class MailboxLoop(ReadsMessages, Generic[T]):
             with self._lock:  # as a stop is, it is remembered by a run that has not begun
                 self._refuses = self._stopped = self._halted = True
         found = [each for each in (*self._replaced, *self._workers) if worker in {None, each.progress.worker}]
-        jobs = [partial(each.give_back, error, is_end=worker is None) for each in found]
+        is_end = worker is None
+        crew = self._crew
+        with_threads = [each for each in found if crew is None or each is crew.intake]
+        jobs: list[Callable[[], None]] = [partial(each.give_back, error, is_end=is_end) for each in with_threads]
+        if crew is not None:
+            jobs += crew.give_back([each for each in found if each is not crew.intake], error, is_end=is_end)
         # Each apart, so that a store that hangs with one worker keeps neither message nor fence of the others.
         given_back = [run_in_thread(job, f"{self._source.name}-returns", self._clock.blocking) for job in jobs[1:]]
         for job in jobs[:1]:
@@ -453,12 +519,21 @@ class MailboxLoop(ReadsMessages, Generic[T]):
 
     def _run_posted(self) -> None:
         """Run what was posted; on a worker."""
+        for work in self._take_posted():
+            work()
+
+    def _do_posted(self) -> None:
+        """Have done what was posted, beside the coroutines; on the intake."""
+        assert self._crew is not None, "its intake calls this"
+        for work in self._take_posted():
+            self._crew.do(work)
+
+    def _take_posted(self) -> Iterator[Callable[[], object]]:
         while self._posted:
             try:
-                work = self._posted.popleft()
+                yield self._posted.popleft()
             except IndexError:  # another worker has popped the last one
                 return
-            work()
 
     def _stop_workers(self) -> None:
         self._halted = True
@@ -475,7 +550,8 @@ class MailboxLoop(ReadsMessages, Generic[T]):
 
     def __repr__(self) -> str:
         state = "running" if self.running else "not running"
-        return f"<{type(self).__name__} over {self._source.name!r}, {len(self._workers)} workers, {state}>"
+        workers: list[Any] = [*self._threads] if self._crew is None else self._crew.workers
+        return f"<{type(self).__name__} over {self._source.name!r}, {len(workers)} workers, {state}>"
 
 
 def _first(*values: float | None) -> float | None:
@@ -483,9 +559,11 @@ def _first(*values: float | None) -> float | None:
     return next((value for value in values if value is not None), None)
 
 
-def _check_transactional(transactional: object, source: Source[Any], *, pass_body: bool) -> None:
+def _check_transactional(transactional: object, source: Source[Any], runs_in: RunsIn, *, pass_body: bool) -> None:
     if type(transactional) is not bool:
         raise TypeError(f"transactional must be True or False, got {describe(transactional)}")
+    if transactional and runs_in == "asyncio":
+        raise ValueError("transactional needs a plain function as its handler: the connection is not asyncio's")
     if transactional and not isinstance(source, SupportsTransactions):
         raise ValueError(
             "transactional needs a mailbox in a database with transactions, such as PostgresMailbox,"
@@ -506,6 +584,28 @@ def _in_transaction(source: Source[T], handle: Callable[[Any], object]) -> Calla
         return result
 
     return handle_in_transaction
+
+
+def _check_coroutines(
+    mailbox: str, runs_in: RunsIn, prefetch: int, timeout: float | None, event_loop: EventLoopThread | None
+) -> None:
+    if runs_in == "asyncio":
+        if prefetch != 1:
+            raise ValueError(
+                f"prefetch is not for coroutines, got {prefetch}: as many messages are received as workers are free"
+            )
+        if timeout is not None:
+            check_seconds(mailbox, "timeout", timeout)
+            if timeout <= 0:
+                raise ValueError(f"timeout must be more than 0 seconds, or None, got {describe(timeout)}")
+        if event_loop is not None and not isinstance(event_loop, EventLoopThread):  # pyright: ignore[reportUnnecessaryIsInstance]  a caller without types
+            raise TypeError(f"event_loop must be an EventLoopThread, got {describe(event_loop)}")
+        return
+    for name, value in (("timeout", timeout), ("event_loop", event_loop)):
+        if value is not None:
+            raise ValueError(
+                f"{name} is for coroutines alone, make the handler an async def: a thread cannot be cancelled"
+            )
 
 
 def _check_no_class_in_both(

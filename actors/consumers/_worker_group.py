@@ -89,6 +89,12 @@ class WorkerGroup:
             self._leave(worker, error)
             write(worker.ended)
 
+    def fail(self, error: BaseException) -> None:
+        """Take note of what ends the loop, although it was raised elsewhere than by a worker's job."""
+        with self._lock:
+            self.failures.append(error)
+        self._failed()
+
     def is_at_work(self, worker: MailboxWorker) -> bool:
         """Say whether a worker has not left."""
         return worker in self._at_work

@@ -1,10 +1,11 @@
-"""The worker that this thread is, for what user code says from inside it."""
+"""The worker that runs here, for what user code says from inside it."""
 
 from __future__ import annotations
 
+from loopwarden._running import here
 from loopwarden._running import running as current
 
-__all__ = ["beat", "current", "stop_asked"]
+__all__ = ["beat", "current", "here", "stop_asked"]
 
 
 def beat() -> None:
@@ -12,8 +13,9 @@ def beat() -> None:
 
     Elsewhere, and in a loop without a heartbeat, it does nothing.
     """
-    if current.heartbeat is not None:
-        current.heartbeat.beat()
+    heartbeat = here().heartbeat
+    if heartbeat is not None:
+        heartbeat.beat()
 
 
 def stop_asked() -> bool:
@@ -21,4 +23,5 @@ def stop_asked() -> bool:
 
     Elsewhere it is false.
     """
-    return current.is_stopped is not None and current.is_stopped()
+    is_stopped = here().is_stopped
+    return is_stopped is not None and is_stopped()

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import itertools
 import math
+import weakref
 from collections import Counter
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, final
 
 from pydantic import BaseModel, ConfigDict
 
-from loopwarden.actors.loop._current import current
+from loopwarden._frames import stack_of
+from loopwarden.actors.loop._current import here
 from loopwarden.actors.loop._work_budget import BudgetStatus, WorkBudget
 from loopwarden.clock import Clock, resolve_clock
 
@@ -31,6 +33,7 @@ __all__ = [
     "fate_of",
     "fields_of_hand",
     "merged_fates",
+    "stack_of_worker",
     "words_of_hand",
 ]
 
@@ -126,6 +129,7 @@ class Progress:
     """
 
     __slots__ = (
+        "__weakref__",
         "_clock",
         "_doing",
         "_last_error",
@@ -135,6 +139,7 @@ class Progress:
         "has_left",
         "has_raised",
         "heartbeat",
+        "is_free",
         "late_by",
         "mailbox",
         "polled",
@@ -145,6 +150,7 @@ class Progress:
         "trouble",
         "waited_until",
         "warnings",
+        "where",
         "worker",
     )
 
@@ -159,6 +165,10 @@ class Progress:
         self.quiet_until = clock.monotonic()
         #: Says up to when the worker was kept waiting by its store, if the store can tell.
         self.waited_until: Callable[[], float] | None = None
+        #: True for one that has no thread of its own, while it has nothing in hand: there is nothing to be told of it.
+        self.is_free = False
+        #: Returns the stack of a worker that has no thread of its own.
+        self.where: Callable[[], str] | None = None
         #: What slows its mailbox down, as it was told last.
         self.warnings: tuple[str, ...] = ()
         #: The worker's own heartbeat, if the loop has several workers.
@@ -189,6 +199,11 @@ class Progress:
         #: What became of messages at the end of the loop, by their ids; written by what ends it, the last counts.
         self.fates: dict[str, Fate] = {}
 
+    def say_where(self, where: Callable[[], str]) -> None:
+        """Say what returns the stack of the worker, because it has no thread of its own."""
+        self.where = where
+        _PLACES[self.worker] = self
+
     @property
     def last_error(self) -> str | None:
         """What a handler raised last; when that was is noted with it."""
@@ -206,7 +221,7 @@ class Progress:
     def polling(self, wait: float = math.inf) -> None:
         """Say that the worker waits for a message, for at most ``wait`` seconds; it is not stalled meanwhile."""
         now = self._clock.monotonic()
-        current.leave_message()
+        here().leave_message()
         self._doing = (Activity.POLLING, now, None)
         self.polled = True
         self.quiet_until = now + wait
@@ -214,13 +229,19 @@ class Progress:
     def leave(self) -> None:
         """Say that the worker has gone home; it is not stalled."""
         self.has_left = True
-        current.leave_message()
+        here().leave_message()
         self.quiet_until = math.inf
 
     def paused(self) -> None:
         """Say that the worker has nothing in hand and takes nothing, for as long as it is to."""
-        current.leave_message()
+        here().leave_message()
         self._doing = (Activity.PAUSED, self._clock.monotonic(), None)
+        self.quiet_until = math.inf
+
+    def free(self) -> None:
+        """Say that the worker, which has no thread of its own, has nothing in hand."""
+        self._doing = (Activity.POLLING, self._clock.monotonic(), None)
+        self.polled = self.is_free = True
         self.quiet_until = math.inf
 
     def throttled(self) -> None:
@@ -249,10 +270,11 @@ class Progress:
     def working(self, message_id: str, delivery_count: int = 1) -> None:
         """Say that the worker has a message in hand."""
         now = self._clock.monotonic()
-        self.has_left = self.has_raised = False
+        self.has_left = self.has_raised = self.is_free = False
         in_hand = InHand(message_id=message_id, delivery_count=delivery_count, since=now)
         self.quiet_until = now
-        current.message_id, current.delivery = message_id, delivery_count  # for the log
+        place = here()
+        place.message_id, place.delivery = message_id, delivery_count  # for the log
         self._doing = (Activity.WORKING, now, in_hand)
 
     def busy(self) -> None:
@@ -297,6 +319,16 @@ class Progress:
 
     def __repr__(self) -> str:
         return f"<Progress, {self._doing[0]}, {self.processed} processed, {self.failed} failed>"
+
+
+#: The workers that have no thread of their own, by their numbers.
+_PLACES: weakref.WeakValueDictionary[int, Progress] = weakref.WeakValueDictionary()
+
+
+def stack_of_worker(status: WorkerStatus) -> str:
+    """Return the stack of what a worker does."""
+    progress = _PLACES.get(status.worker)
+    return stack_of(status.thread_id) if progress is None or progress.where is None else progress.where()
 
 
 def fields_of_hand(in_hand: tuple[InHand, ...], mailbox: str | None = None) -> dict[str, Any]:
@@ -447,7 +479,7 @@ class LoopHealth:
 
     def oldest_heartbeat(self) -> Heartbeat | None:
         """Return the heartbeat of the worker that was silent for longest, or the loop's own."""
-        beating = [worker.heartbeat for worker in self.workers if worker.heartbeat is not None]
+        beating = [each.heartbeat for each in self.workers if each.heartbeat is not None and not each.is_free]
         return min(beating, key=lambda each: each.last_beat) if beating else self.heartbeat
 
     def statuses(self) -> tuple[WorkerStatus, ...]:
@@ -463,7 +495,7 @@ class LoopHealth:
                     thread_id=self.thread_id,
                 ),
             )
-        return tuple(worker.status(self.heartbeat, self.thread_id) for worker in self.workers)
+        return tuple(worker.status(self.heartbeat, self.thread_id) for worker in self.workers if not worker.is_free)
 
     def find(self, worker: int) -> WorkerStatus | None:
         """Return the picture of one worker; None if it is not, or no longer, one of the loop's."""

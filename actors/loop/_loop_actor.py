@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast, final
 
 from typing_extensions import override
 
-from loopwarden._frames import stack_of
 from loopwarden._log import describe, report, type_name
 from loopwarden._message_kinds import MessageKinds
 from loopwarden._ticket import Ticket, in_time, write
 from loopwarden.actors.loop._abandon import GivenBack, WorkerRecovery
 from loopwarden.actors.loop._drain import Drain
-from loopwarden.actors.loop._health import Activity, LoopHealth, fields_of_hand, words_of_hand
+from loopwarden.actors.loop._health import Activity, LoopHealth, fields_of_hand, stack_of_worker, words_of_hand
 from loopwarden.actors.loop._loop_ref import LoopRef
 from loopwarden.actors.loop._messages import (
     AbandonRequest,
@@ -322,7 +321,7 @@ class LoopActor(ControlActor):
 
     def _abandon(self, request: AbandonRequest) -> Deferred:
         status = None if request.worker is None else self.health.find(request.worker)
-        stacks = [f"worker {each.worker}:\n{stack_of(each.thread_id)}" for each in self.health.statuses()]
+        stacks = [f"worker {each.worker}:\n{stack_of_worker(each)}" for each in self.health.statuses()]
         answer = self._recovery.abandon(request)
         if status is not None and self.health.find(status.worker) is None:  # it was replaced, and will not answer
             self._processing.give_up(status.thread_id, request.reason)

@@ -10,7 +10,7 @@ from typing_extensions import override
 from loopwarden._arguments import as_tuple
 from loopwarden._log import describe
 from loopwarden._ticket import Ticket, check_wait, guard_wait, wait_all
-from loopwarden.actors.loop._current import current
+from loopwarden.actors.loop._current import here
 from loopwarden.actors.loop._messages import (
     HealthCheckRequest,
     HealthStatus,
@@ -85,10 +85,11 @@ class LoopRef(ControlRef):
         return ticket
 
     def _is_own_wait(self, message: Request[Any]) -> bool:
-        if current.owner is not self._own_threads:
+        place = here()
+        if place.owner is not self._own_threads:
             return False
         if isinstance(message, ProcessRequest):
-            return current.is_alone  # otherwise another worker may answer
+            return place.is_alone  # otherwise another worker may answer
         return not isinstance(message, ShutdownRequest) or message.timeout > 0
 
     def in_hand(self) -> tuple[InHand, ...]:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from loopwarden.actors import (
         DLQConsumer,
         DrainRequest,
+        EventLoopThread,
         HealthCheckRequest,
         HealthStatus,
         Heartbeat,
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
 __all__ = [
     # Loops
     "DLQConsumer",
+    "EventLoopThread",
     "Heartbeat",
     "LoopActor",
     "LoopRef",
@@ -123,8 +125,8 @@ if not TYPE_CHECKING:  # a type checker would take any name for one of ours
         __name__,
         {
             "loopwarden.actors": (
-                "DLQConsumer DrainRequest HealthCheckRequest HealthStatus Heartbeat IntakeStatus LoopActor "
-                "LoopRef LoopState MailboxLoop MainLoop OffloadPool PauseRequest PeriodicLoop ProcessRequest "
+                "DLQConsumer DrainRequest EventLoopThread HealthCheckRequest HealthStatus Heartbeat IntakeStatus "
+                "LoopActor LoopRef LoopState MailboxLoop MainLoop OffloadPool PauseRequest PeriodicLoop ProcessRequest "
                 "ResumeRequest "
                 "Runnable Session ShutdownConfirmRequest ShutdownRequest ShutdownResult Slice SupportsProcess "
                 "SupportsRun Ticket WorkBudget beat check_health stop_asked wait_all"

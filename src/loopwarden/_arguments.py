@@ -13,7 +13,16 @@ from typing import TypeGuard, TypeVar, cast
 
 from loopwarden._log import describe
 
-__all__ = ["MAX_VISIBILITY", "as_tuple", "check_callable", "check_plain", "is_number", "is_wait", "is_whole"]
+__all__ = [
+    "MAX_VISIBILITY",
+    "as_tuple",
+    "check_callable",
+    "check_plain",
+    "is_coroutine_function",
+    "is_number",
+    "is_wait",
+    "is_whole",
+]
 
 T = TypeVar("T")
 
@@ -58,6 +67,12 @@ def check_callable(parameter: str, value: object) -> None:
     """
     if not callable(value):
         raise TypeError(f"{parameter} must be callable, got {describe(value)}")
+
+
+def is_coroutine_function(function: object) -> bool:
+    """Say whether it is a coroutine function, or an object with one as its ``__call__``."""
+    call: object = getattr(type(function), "__call__", None)  # noqa: B004  it is looked into
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 
 
 def check_plain(parameter: str, function: object) -> None:

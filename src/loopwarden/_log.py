@@ -16,7 +16,7 @@ from typing import cast
 from loopwarden._blocking import CURRENT
 from loopwarden._forks import at_fork
 from loopwarden._log_writer import HANG_SECONDS, LogWriter
-from loopwarden._running import CONTEXT, running
+from loopwarden._running import CONTEXT, here
 from loopwarden._tracebacks import cut, from_user_code, shortened
 
 __all__ = ["describe", "flush_log", "log_in_place", "mute", "printable", "report", "type_name"]
@@ -88,7 +88,7 @@ def report(
             code.co_name,
             stack and cut(stack.removesuffix("\n")),
         )
-        context = vars(running)
+        context = vars(here())
         vars(record).update({name: context[name] for name in CONTEXT if context.get(name) is not None}, **fields)
         if CURRENT.get().is_virtual:
             _writer.write_now(record)

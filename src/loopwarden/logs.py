@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from loopwarden._log import describe
 from loopwarden._log_writer import fields_of
-from loopwarden._running import CONTEXT, running
+from loopwarden._running import CONTEXT, here
 from loopwarden._tracebacks import cut
 
 __all__ = ["ContextFilter", "JsonFormatter"]
@@ -78,9 +78,10 @@ class ContextFilter(logging.Filter):
     @override
     def filter(self, record: logging.LogRecord) -> bool:
         """Complete the record."""
+        place = here()
         for name in CONTEXT:
             if not hasattr(record, name):
-                setattr(record, name, getattr(running, name))
+                setattr(record, name, getattr(place, name))
         return True
 
 

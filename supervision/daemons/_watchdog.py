@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, cast, final
 from typing_extensions import override
 
 from loopwarden._arguments import as_tuple, check_callable, is_number, is_whole
-from loopwarden._frames import stack_of
 from loopwarden._log import describe, report, type_name
 from loopwarden._message_kinds import MessageKinds
 from loopwarden._threads import run_in_thread
@@ -24,7 +23,7 @@ from loopwarden.actors import (
     RecallRequest,
     StallReport,
 )
-from loopwarden.actors.loop._health import fields_of_hand, words_of_hand
+from loopwarden.actors.loop._health import fields_of_hand, stack_of_worker, words_of_hand
 from loopwarden.clock import Clock, Timer, resolve_clock
 from loopwarden.errors import UnsupportedRequestError
 from loopwarden.supervision.daemons._exit import ExitCode, exit_process
@@ -230,7 +229,7 @@ class WatchdogActor(ControlActor):
         action = next_action(climbed[1], silent_for, self._policies.get(loop_name, self._policy))
         if action is StallAction.NONE:
             return climbed if climbed[1] else None
-        stack = stack_of(worker.thread_id)
+        stack = stack_of_worker(worker)
         in_hand = () if worker.in_hand is None else (worker.in_hand,)
         stall = StallReport(
             worker=worker.worker,

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -143,16 +144,28 @@ def test_run_all_of_an_empty_mailbox_is_nothing(jobs: InMemoryMailbox[Any, Any])
 
 
 def test_run_all_refuses_a_handler_that_would_do_nothing(jobs: InMemoryMailbox[Any, Any]) -> None:
-    async def coroutine(message: object) -> None: ...
-
     def generator(message: object) -> Generator[None, None, None]:
         yield
 
     jobs.send("a body")
 
-    for handler in (coroutine, generator):
-        with pytest.raises(TypeError, match="plain function"):
-            run_all(jobs, handler)
+    with pytest.raises(TypeError, match="plain function"):
+        run_all(jobs, generator)
+
+
+def test_run_all_runs_coroutines(jobs: InMemoryMailbox[Any, Any]) -> None:
+    seen: list[Any] = []
+
+    async def handle(message: Any) -> None:
+        await asyncio.sleep(0)
+        seen.append(message.body)
+        if message.body == "bad":
+            raise ValueError
+
+    jobs.send_many(["good", "bad"])
+
+    assert [outcome.fate for outcome in run_all(jobs, handle, attempts=1)] == ["done", "failed"]
+    assert seen == ["good", "bad"]
 
 
 def test_run_all_takes_a_handler_that_returns_a_coroutine_as_failing(jobs: InMemoryMailbox[Any, Any]) -> None:

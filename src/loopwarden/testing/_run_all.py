@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, final
 
 from loopwarden.actors.consumers._mailbox_worker import check_handler, refuse_unfinished
 from loopwarden.errors import ReceiptHandleExpiredError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from loopwarden.mailbox import Mailbox, Message
 
@@ -54,15 +55,16 @@ def run_all(
 
     Args:
         mailbox: Where they are.
-        handler: As for a `MailboxLoop`.
+        handler: As for a `MailboxLoop`. An ``async def`` has an event loop of its own for each message, in real time.
         attempts: How often each is tried; as often as the mailbox allows if not given.
 
     Raises:
-        TypeError: if the handler is a coroutine function or a generator.
+        TypeError: if the handler is a generator.
         BaseException: what the handler raises, if it is no ``Exception``: that ends a loop too. The message is given
             back.
     """
-    check_handler(handler)
+    is_coroutine = check_handler(handler) == "asyncio"
+    call = partial(_run_in_asyncio, handler) if is_coroutine else handler
     outcomes: dict[str, Outcome] = {}
     deliveries: dict[str, int] = {}
     held: list[Message[T, R]] = []
@@ -76,11 +78,20 @@ def run_all(
                     held.append(message)  # given back at the end, or it would be received again and again
                     continue
                 deliveries[message.id] = message.delivery_count
-                outcomes[message.id] = _try(mailbox, message, handler, calls + 1)
+                outcomes[message.id] = _try(mailbox, message, call, calls + 1)
     finally:
         for message in held:
             message.put_back()
     return list(outcomes.values())
+
+
+def _run_in_asyncio(handler: Callable[[Message[T, R]], object], message: Message[T, R]) -> object:
+    import asyncio  # noqa: PLC0415  few tests need it
+
+    async def run() -> object:
+        return await cast("Awaitable[object]", handler(message))
+
+    return asyncio.run(run())
 
 
 def _try(

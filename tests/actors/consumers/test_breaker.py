@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from loopwarden.mailbox import Message
     from loopwarden.testing import Simulation
 
+pytestmark = pytest.mark.usefixtures("loop_kind")
+
 BACKOFF = Backoff(minimum=1, maximum=8, jitter=0)
 
 
@@ -219,6 +221,7 @@ def test_loop_whose_breaker_is_open_has_one_try_in_hand_however_many_workers_it_
 
 
 @pytest.mark.parametrize(("concurrency", "prefetch"), [(8, 1), (8, 10)])
+@pytest.mark.threads
 def test_loop_whose_breaker_opens_begins_nothing_that_it_has_received_before(
     simulation: Simulation, concurrency: int, prefetch: int
 ) -> None:
@@ -255,6 +258,7 @@ def test_loop_whose_breaker_opens_begins_nothing_that_it_has_received_before(
     assert [message.body for message in again if message.delivery_count > 1 and message.body != "bad"] == []
 
 
+@pytest.mark.threads
 def test_loop_whose_breaker_opens_gives_back_what_it_has_prefetched(simulation: Simulation) -> None:
     jobs: InMemoryMailbox[Any, None] = InMemoryMailbox("jobs")
     tries: list[int] = []

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from loopwarden.mailbox import Message
     from loopwarden.testing import FakeClock
 
+pytestmark = pytest.mark.usefixtures("loop_kind")
+
 Box = InMemoryMailbox[Any, Any]
 
 
@@ -117,8 +119,8 @@ def test_odd_exception_gives_the_message_back_and_does_not_end_the_loop(
 def test_retry_is_no_failure(jobs: Box, clock: FakeClock, caplog: pytest.LogCaptureFixture) -> None:
     loop = run_once(jobs, clock, Retry(after=5, reason="the shop is closed"), breaker=1)
 
-    [progress] = loop.progress
-    assert (progress.failed, progress.returned, progress.last_error) == (0, 1, None)
+    told = [(each.failed, each.returned, each.last_error) for each in loop.progress]
+    assert [each for each in told if each != (0, 0, None)] == [(0, 1, None)]
     assert not caplog.records
     [letter] = _exhaust(jobs, clock)
     assert letter.error == "Retry('to be tried again after 5 s: the shop is closed')"
@@ -195,6 +197,7 @@ def test_rule_with_a_back_off_that_is_too_long_is_refused() -> None:
         MailboxLoop(InMemoryMailbox[Any, Any]("jobs"), print, retry={OSError: Backoff(maximum=50_000)})
 
 
+@pytest.mark.threads
 def test_handler_that_returns_a_coroutine_is_told_once(
     jobs: Box, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -213,6 +216,7 @@ def takes_a_keyword(*, message: object) -> None: ...
 
 
 @pytest.mark.parametrize("handler", [lambda: 0, takes_two, takes_a_keyword], ids=["none", "two", "keyword"])
+@pytest.mark.threads
 def test_handler_that_does_not_take_one_argument_is_refused(handler: Any) -> None:
     with pytest.raises(TypeError, match=r"handler must take one argument, the message, but .* takes "):
         MailboxLoop(InMemoryMailbox[Any, Any]("jobs"), handler)

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from loopwarden import LoopRef
     from loopwarden.actors import HealthStatus
 
+pytestmark = pytest.mark.usefixtures("loop_kind")
+
 Box = InMemoryMailbox[Any, Any]
 Mail = Message[Any, Any]
 
@@ -54,6 +56,7 @@ def test_a_paused_loop_takes_nothing_until_it_is_resumed(jobs: Box, clock: FakeC
     assert stop(ref).clean_shutdown
 
 
+@pytest.mark.threads
 def test_a_pause_is_answered_while_a_handler_is_held_and_the_rest_goes_back(jobs: Box, clock: FakeClock) -> None:
     jobs.send_many(["first", "second", "third"])
     with Hold() as hold:
@@ -71,6 +74,7 @@ def test_a_pause_is_answered_while_a_handler_is_held_and_the_rest_goes_back(jobs
     assert [fate.fate for fate in result.fates] == ["returned", "returned", "done"]
 
 
+@pytest.mark.threads
 def test_drain_and_shutdown_are_not_answered_before_all_of_it_is_back(
     jobs: Box, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

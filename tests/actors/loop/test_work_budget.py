@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from loopwarden import LoopRef
     from loopwarden.actors.loop._work_budget import Permit
 
+pytestmark = pytest.mark.usefixtures("loop_kind")
+
 Mail = Message[Any, Any]
 Box = InMemoryMailbox[Any, Any]
 
@@ -71,6 +73,7 @@ def hold_all(budget: WorkBudget) -> list[Permit]:
 
 
 @pytest.mark.parametrize("workers", [1, 3], ids=["one worker", "one, two or three workers"])
+@pytest.mark.threads
 def test_work_budget_is_never_exceeded_and_every_loop_has_its_share(workers: int) -> None:
     with Simulation(seed=workers) as simulation:
         check_shares(workers, simulation)
@@ -263,6 +266,7 @@ def test_a_weight_that_never_fits_is_refused(weight: Any) -> None:
         WorkBudget(5).share(weight)
 
 
+@pytest.mark.threads
 def test_prefetching_and_a_budget_do_not_go_together(jobs: Box) -> None:
     with pytest.raises(TypeError, match=r"takes one message at a time.*prefetch=2"):
         MailboxLoop(jobs, print, budget=WorkBudget(5), prefetch=2)
