@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
+
+import psycopg
+from psycopg.rows import tuple_row
 
 from loopwarden._log import describe
 from loopwarden.errors import InvalidParameterError
@@ -25,6 +29,8 @@ _DELETE = (
 def _cursor_of(connection: Any, mailbox: str) -> Any:
     """Return a cursor of a connection of psycopg, SQLAlchemy or Django, in its transaction.
 
+    Of psycopg it is always the usual one: a connection may make others, whose rows or parameters are of another kind.
+
     Raises:
         InvalidParameterError: if it is none of these.
     """
@@ -36,7 +42,10 @@ def _cursor_of(connection: Any, mailbox: str) -> Any:
             given.begin()
         given = given.connection
     given = getattr(given, "driver_connection", given)
-    if not callable(getattr(given, "cursor", None)):
+    if isinstance(given, psycopg.Connection):
+        make: Any = psycopg.Cursor  # whose types know of no connection with rows of any kind
+        return make(given, row_factory=tuple_row)
+    if isinstance(given, psycopg.AsyncConnection) or not callable(getattr(given, "cursor", None)):
         expected = "a connection of psycopg, SQLAlchemy or Django"
         raise InvalidParameterError(mailbox, "connection", describe(connection), expected)
     return given.cursor()
@@ -50,7 +59,7 @@ def send_within(connection: Any, mailbox: str, given: tuple[Any, ...]) -> list[i
     """
     with _cursor_of(connection, mailbox) as cursor:
         cursor.execute(_SEND, given)
-        return cast("list[int]", cursor.fetchone()[0])
+        return cast("list[int]", _answer(cursor))
 
 
 def delete_within(connection: Any, mailbox: str, where: tuple[Any, ...], message: Message[Any, Any]) -> bool:
@@ -58,4 +67,10 @@ def delete_within(connection: Any, mailbox: str, where: tuple[Any, ...], message
     place = cast("Row", message.record).place
     with _cursor_of(connection, mailbox) as cursor:
         cursor.execute(_DELETE, (*where, place, message.receipt, round(message.due), place))
-        return bool(cursor.fetchone()[0])
+        return bool(_answer(cursor))
+
+
+def _answer(cursor: Any) -> Any:
+    """Return the only value of an answer, also from a driver whose rows have names."""
+    row = cursor.fetchone()
+    return next(iter(cast("Mapping[str, Any]", row).values())) if isinstance(row, Mapping) else row[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 from postgres_elsewhere import elsewhere_of, wait_for_waiting
+from psycopg import rows
 
 from loopwarden import Ticket
 from loopwarden._blocking import SYSTEM
@@ -42,8 +44,17 @@ def of_psycopg(server: PostgresServer) -> Generator[Any]:
 
 
 @contextmanager
-def of_psycopg2(server: PostgresServer) -> Generator[Any]:
-    connection = pytest.importorskip("psycopg2").connect(server.url)
+def of_psycopg_with(server: PostgresServer, **options: Any) -> Generator[Any]:
+    with psycopg.connect(server.url, **options) as connection:
+        yield connection
+
+
+@contextmanager
+def of_psycopg2(server: PostgresServer, *, cursor: str = "cursor") -> Generator[Any]:
+    psycopg2: Any = pytest.importorskip("psycopg2")
+    extras: Any = pytest.importorskip("psycopg2.extras")
+    kind = getattr(extras, cursor, None)
+    connection = psycopg2.connect(server.url, cursor_factory=kind)
     try:
         yield connection
     finally:
@@ -84,7 +95,11 @@ def of_django(server: PostgresServer) -> Generator[Any]:
 
 KINDS: dict[str, Callable[..., Any]] = {
     "psycopg": of_psycopg,
+    "psycopg with rows that are dicts": partial(of_psycopg_with, row_factory=rows.dict_row),
+    "psycopg with rows that are one value": partial(of_psycopg_with, row_factory=rows.scalar_row),
+    "psycopg with cursors of its own": partial(of_psycopg_with, cursor_factory=psycopg.RawCursor),
     "psycopg2": of_psycopg2,
+    "psycopg2 with rows that are dicts": partial(of_psycopg2, cursor="RealDictCursor"),
     "SQLAlchemy": of_sqlalchemy,
     "a session of SQLAlchemy": partial(of_sqlalchemy, is_session=True),
     "SQLAlchemy with psycopg2": partial(of_sqlalchemy, driver="psycopg2"),
@@ -203,6 +218,15 @@ def test_error_of_the_callers_connection_comes_as_it_is(postgres: PostgresServer
         connection.close()
         with pytest.raises(psycopg.OperationalError):
             jobs.send("a", connection=connection)
+
+
+def test_send_refuses_a_connection_of_asyncio(postgres: PostgresServer, jobs: Jobs) -> None:
+    async def send() -> None:
+        async with await psycopg.AsyncConnection.connect(postgres.url) as connection:
+            jobs.send("a", connection=connection)
+
+    with pytest.raises(InvalidParameterError, match="a connection of psycopg, SQLAlchemy or Django"):
+        asyncio.run(send())
 
 
 @pytest.mark.parametrize("connection", [object(), "postgresql://host/database", 5])

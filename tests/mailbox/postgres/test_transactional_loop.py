@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
+from psycopg.rows import dict_row
 
 from loopwarden import MailboxLoop
 from loopwarden.errors import MessageFinalizedError, ReceiptHandleExpiredError
@@ -75,6 +76,19 @@ def test_commit_fails_when_the_lease_was_lost(jobs: Jobs, postgres: PostgresServ
     assert written(postgres) == []
     with jobs.transaction(again):
         write(again)
+    assert (written(postgres), jobs.approximate_count()) == (["a"], 0)
+
+
+def test_handler_may_have_its_connection_return_rows_of_another_kind(jobs: Jobs, postgres: PostgresServer) -> None:
+    def write_and_count(message: Message[Any, Any]) -> None:
+        write(message)
+        message.connection.row_factory = dict_row
+        assert message.connection.execute("SELECT count(*) FROM written").fetchone() == {"count": 1}
+
+    jobs.send("a")
+
+    MailboxLoop(jobs, write_and_count, transactional=True).run(max_iterations=1)
+
     assert (written(postgres), jobs.approximate_count()) == (["a"], 0)
 
 
