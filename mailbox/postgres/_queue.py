@@ -80,7 +80,7 @@ def about_of(headers: Mapping[str, str] | None, reply_to: str | None) -> str | N
 
 @final
 class Row:
-    """A message as it stands in the database; once it is read, it is never changed.
+    """A message as it stands in the database; once it is read, only its deletion is noted.
 
     Attributes:
         place: Its place in line.
@@ -90,9 +90,12 @@ class Row:
         about: What the sender wrote beside it, as JSON.
         letter: What is known of a letter: place of the id, when, why, after how many deliveries, and the last error.
         is_garbled: True if it cannot be read, because another program has written it.
+        is_deleted: True if it was deleted in a transaction whose end is not known yet.
     """
 
-    __slots__ = ("about", "body", "headers", "id", "is_garbled", "letter", "place", "reply_to", "sent_at")
+    __slots__ = (
+        "about", "body", "headers", "id", "is_deleted", "is_garbled", "letter", "place", "reply_to", "sent_at",
+    )  # fmt: skip
 
     def __init__(  # noqa: PLR0917  by position: it is made with every receive
         self,
@@ -111,7 +114,7 @@ class Row:
         self.letter = letter
         self.headers = _NO_HEADERS
         self.reply_to: str | None = None
-        self.is_garbled = False
+        self.is_garbled = self.is_deleted = False
 
     def read(self) -> None:
         """Read what the sender wrote beside the body.
@@ -409,6 +412,7 @@ class PostgresQueue(Generic[B]):
         if message.connection is not None:
             if not delete_within(message.connection, self._name, (self._box, self._store.now()), message):
                 raise self._over(message)
+            cast("Row", message.record).is_deleted = True
         elif not self._acknowledge((message,)):
             raise self._over(message)
 

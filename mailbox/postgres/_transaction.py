@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import psycopg
+from psycopg.errors import InFailedSqlTransaction
+from psycopg.pq import TransactionStatus
 
-from loopwarden.errors import MailboxConnectionError, MessageFinalizedError
+from loopwarden.errors import MailboxConnectionError, MessageFinalizedError, ReceiptHandleExpiredError
 from loopwarden.mailbox.postgres._connection import LostError, RefusedError
 
 if TYPE_CHECKING:
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
 
     from loopwarden.mailbox._message import Message
     from loopwarden.mailbox.postgres._connection import Connections, Line
+    from loopwarden.mailbox.postgres._queue import Row
 
 __all__ = ["transaction"]
 
@@ -44,18 +47,32 @@ def transaction(
         connection.autocommit = False
         message.connection = connection
         yield connection
+        _refuse_failed(connection)
         if not message.is_finalized:
             message.acknowledge()
-        try:
-            connection.commit()
-        except BaseException:
-            # Whether it is done is not known; the message is delivered again if, and only if, it is not.
-            message.is_finalized = False
-            raise
+        elif _is_deleted(message):  # a rollback of the handler's, or of a part, may have undone it
+            with contextlib.suppress(ReceiptHandleExpiredError):
+                message.settler.settle_acknowledge(message)
+        connection.commit()
         is_good = True
+    except BaseException:
+        # If that was the commit, it is not known whether it is done; the message is delivered again if, and only if, it
+        # is not. What has settled it otherwise holds.
+        if _is_deleted(message):
+            message.is_finalized = cast("Row", message.record).is_deleted = False
+        raise
     finally:
         message.connection = None
         _give_back(connections, line, is_good=is_good)
+
+
+def _refuse_failed(connection: psycopg.Connection[Any]) -> None:
+    if connection.info.transaction_status == TransactionStatus.INERROR:  # a commit would roll back, and say nothing
+        raise InFailedSqlTransaction("a statement has failed, so nothing of the transaction can be committed")
+
+
+def _is_deleted(message: Message[Any, Any]) -> bool:
+    return getattr(message.record, "is_deleted", False)  # of another back end, if that is what was given
 
 
 def _give_back(connections: Connections, line: Line, *, is_good: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -122,6 +123,82 @@ def test_acknowledge_in_a_transaction_is_undone_with_it(jobs: Jobs, postgres: Po
         acknowledge_and_raise()
 
     assert (written(postgres), jobs.approximate_count()) == ([], 1)
+    message.nack()
+    assert [each.delivery_count for each in jobs.receive()] == [2]
+
+
+def test_transactional_handler_that_acknowledges_and_then_raises_gets_its_message_again_at_once(
+    jobs: Jobs, postgres: PostgresServer
+) -> None:
+    counts: list[int] = []
+
+    def acknowledge_and_raise_once(message: Message[Any, Any]) -> None:
+        write(message)
+        message.acknowledge()
+        counts.append(message.delivery_count)
+        if message.delivery_count == 1:
+            raise ValueError("not yet")
+
+    jobs.send("a")
+
+    MailboxLoop(jobs, acknowledge_and_raise_once, transactional=True, wait_time_seconds=20).run(max_iterations=2)
+
+    assert (counts, written(postgres), jobs.approximate_count()) == ([1, 2], ["a"], 0)
+
+
+@pytest.mark.parametrize("of", ["everything", "a part"])
+def test_handler_that_rolls_back_what_acknowledged_its_message_does_not_get_it_again(jobs: Jobs, of: str) -> None:
+    jobs.send("a")
+    [message] = jobs.receive()
+
+    with jobs.transaction(message) as connection:
+        if of == "everything":
+            message.acknowledge()
+            connection.rollback()
+        else:
+            connection.execute("SELECT 1")
+            with connection.transaction(force_rollback=True):
+                message.acknowledge()
+
+    assert (message.is_finalized, jobs.approximate_count()) == (True, 0)
+
+
+def test_dead_letter_of_a_handler_that_then_raises_stays_one(jobs: Jobs, postgres: PostgresServer) -> None:
+    jobs.send("a")
+    [message] = jobs.receive()
+
+    def bury_and_raise() -> None:
+        with jobs.transaction(message):
+            write(message)
+            message.dead_letter("broken")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        bury_and_raise()
+
+    assert (written(postgres), message.is_finalized, jobs.stats().dead) == ([], True, 1)
+
+
+@pytest.mark.parametrize("settles", ["nothing", "acknowledge", "nack"])
+def test_statement_that_failed_is_told_though_the_handler_caught_it(
+    jobs: Jobs, postgres: PostgresServer, settles: str
+) -> None:
+    jobs.send("a")
+    [message] = jobs.receive()
+
+    def write_and_catch() -> None:
+        with jobs.transaction(message) as connection:
+            write(message)
+            if settles != "nothing":
+                getattr(message, settles)()
+            with contextlib.suppress(psycopg.errors.NotNullViolation):
+                connection.execute("INSERT INTO written VALUES (NULL)")
+
+    with pytest.raises(psycopg.errors.InFailedSqlTransaction):
+        write_and_catch()
+
+    assert (written(postgres), message.is_finalized) == ([], settles == "nack")
+    assert jobs.approximate_count() == 1
 
 
 def test_connection_that_ends_in_a_transaction_leaves_nothing(jobs: Jobs, postgres: PostgresServer) -> None:
