@@ -358,6 +358,7 @@ class PostgresMailbox(Generic[T, R]):
 
     def transaction(self, message: Message[Any, Any]) -> AbstractContextManager[psycopg.Connection[Any]]:
         """Have a message acknowledged in the transaction of what is written in a block; see `SupportsTransactions`."""
+        self._store.check_process()
         self._queue.check_open()
         return transaction(self._store.sessions, message, self._queue.refuse)
 

@@ -14,7 +14,9 @@ from loopwarden.mailbox import open_mailbox
 
 def use_in_child(jobs: Any, message: Any) -> int:
     """Use what was inherited; return 0 if each use is refused, and nothing else happens."""
-    uses = (partial(jobs.send, "lost"), jobs.receive, message.acknowledge, jobs.stats, jobs.dead_letters.redrive)
+    uses = [partial(jobs.send, "lost"), jobs.receive, message.acknowledge, jobs.stats, jobs.dead_letters.redrive]
+    if hasattr(jobs, "transaction"):
+        uses.append(lambda: jobs.transaction(message).__enter__())
     for use in uses:
         try:
             use()
