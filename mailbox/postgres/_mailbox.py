@@ -215,6 +215,9 @@ class PostgresMailbox(Generic[T, R]):
         check_seconds(self._name, "delay", delay)
         check_seconds(self._name, "timeout", timeout)
         check_dedup_id(self._name, dedup_id)
+        if dedup_id is not None and "\0" in dedup_id:  # it would be read up to there, and be the same as another
+            expected = "a string without a NUL, for which PostgreSQL has no room"
+            raise InvalidParameterError(self._name, "dedup_id", dedup_id, expected)
         named = check_reply_to(self._name, reply_to)
         target = None if named is None else check_name(named if isinstance(named, str) else named.name)
         checked = None if headers is None else check_headers(self._name, headers)
