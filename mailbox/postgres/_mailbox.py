@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import warnings
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, final
 
 import psycopg
 
-from loopwarden._log import describe
+from loopwarden._log import type_name
 from loopwarden.clock import SYSTEM_CLOCK, Clock, resolve_clock
 from loopwarden.errors import InvalidParameterError, MailboxDrainingError, MailboxFullError, SerializationError
 from loopwarden.mailbox._codec import Codec
@@ -26,7 +27,6 @@ from loopwarden.mailbox._validation import (
     check_new_name,
     check_reply_to,
     check_seconds,
-    hide_password,
 )
 from loopwarden.mailbox._waiters import LONGEST_WAIT, RECHECK
 from loopwarden.mailbox.postgres._address import FORM, parse
@@ -476,14 +476,21 @@ def _server_of(server: Any, name: str) -> tuple[object, str, Connections]:
         return conninfo, address.shown, Connections(connect)
     if not callable(server):
         expected = f"a URL {FORM.partition('#')[0]}, or a function that returns a connection"
-        raise InvalidParameterError(name, "server", hide_password(describe(server)), expected)
+        raise InvalidParameterError(name, "server", f"a {type_name(server)}", expected)
 
     def made() -> psycopg.Connection[Any]:
         connection = cast("psycopg.Connection[Any]", server())
         connection.autocommit = True
         return connection
 
-    return server, f"the server of {describe(server)}", Connections(made)
+    return server, f"the server of {_name_of(server)}", Connections(made)
+
+
+def _name_of(function: Any) -> str:
+    """Return what a function is called; its arguments, and whatever else it holds, may have a password."""
+    while isinstance(function, partial):
+        function = function.func
+    return str(getattr(function, "__qualname__", type_name(function)))
 
 
 def _store_at(url: str) -> PostgresStore:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import traceback
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pytest
 from postgres_elsewhere import use_all
 
@@ -74,6 +76,23 @@ def test_url_that_leads_nowhere_is_refused_without_any_part_of_its_password(
     assert not [part for part in PARTS if part in told or part in logged]
 
 
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize(
+    "server",
+    [
+        partial(psycopg.connect, f"postgresql://u:s3cret@{NO_SERVER}/db"),
+        partial(partial(psycopg.connect, password="s3cret"), host="127.0.0.1", port=1),  # noqa: S106  none
+        {"host": "127.0.0.1", "password": "s3cret"},
+    ],
+    ids=["a URL", "an argument", "no function"],
+)
+def test_password_that_a_function_has_is_seen_nowhere(server: Any) -> None:
+    with pytest.raises((InvalidParameterError, MailboxConnectionError)) as caught:
+        PostgresMailbox(server, "jobs")
+
+    assert "s3cret" not in "".join(traceback.format_exception(caught.value))
+
+
 @pytest.fixture
 def database(postgres: PostgresServer) -> Iterator[str]:
     """The URL of a database with nothing in it."""
@@ -83,8 +102,6 @@ def database(postgres: PostgresServer) -> Iterator[str]:
 
 
 def run(url: str, text: str) -> None:
-    import psycopg  # noqa: PLC0415  as people do by hand
-
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(text.encode())
 
