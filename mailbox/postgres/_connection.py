@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 import psycopg
 from psycopg import pq
 
+from loopwarden._log import describe
 from loopwarden.clock import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
@@ -334,13 +335,15 @@ class Connections:
         """
         try:
             connection = self._connect()
-        except UnicodeError as error:  # of a host that has no such name
-            raise LostError(_plain(error)) from error
         except psycopg.Error as error:
             text = _plain(error)
             if any(word in text for word in ("authentication failed", "does not exist", "pg_hba.conf", "permission")):
                 raise RefusedError(text, error.sqlstate or "28000") from error
             raise LostError(text) from error
+        except UnicodeError as error:  # of a host that has no such name
+            raise LostError(_plain(error)) from error
+        except Exception as error:  # isolates user code: a function that asks elsewhere how to connect
+            raise LostError(describe(error)) from error
         line = Line(connection)
         try:
             line.begin(has_settings=self._has_settings)

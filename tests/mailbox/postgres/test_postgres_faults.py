@@ -101,6 +101,34 @@ def test_loop_is_degraded_while_the_server_is_away_and_goes_on_when_it_is_back(
         is_back.wait(PATIENCE)
 
 
+def test_loop_is_degraded_while_the_function_that_connects_raises_and_goes_on_when_it_does_not(
+    own: PostgresServer, hear: Callable[[str], Ticket[None]]
+) -> None:
+    handled = SYSTEM.queue()
+    is_away, is_back = hear("mailbox unavailable, retrying"), hear("mailbox available again")
+    faults: list[Exception] = []
+
+    def connect() -> Any:
+        if faults:
+            raise faults[0]
+        return own.connect()
+
+    jobs: Jobs = PostgresMailbox(connect, "jobs")
+    with Supervisor.open("media") as media:
+        faults.append(OSError("the passwords are away"))
+        jobs._store.connections._close_free(None)
+        loop = media.spawn(ChildSpec(id="resize", start=lambda: MailboxLoop(jobs, lambda m: handled.put(m.body))))
+        is_away.wait(PATIENCE)
+        status = loop.send(HealthCheckRequest()).wait(PATIENCE)
+        assert (status.activity, status.running, status.restarts) == ("degraded", True, 0)
+
+        faults.clear()
+        jobs.send("after", dedup_id="after")
+        assert handled.get() == "after"
+        is_back.wait(PATIENCE)
+    jobs.close()
+
+
 def test_everything_is_still_there_when_the_server_has_crashed(own: PostgresServer, jobs: Jobs) -> None:
     jobs.send_many(["in hand", "ready"])
     jobs.send("delayed", delay=3_000)
