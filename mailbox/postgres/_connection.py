@@ -37,10 +37,14 @@ ANSWER_SECONDS = 5.0
 #: Seconds after which a connection that has not been needed is closed: longer than a poll, because loops that began
 #: together ask again together.
 UNUSED_SECONDS = 30.0
-#: For how long a call waits for a row that others have in hand, before it is refused.
-_LOCK_TIMEOUT = "4s"
+#: What our calls need, whatever a role or a database has been given. A call waits so long for a row that others have in
+#: hand, before it is refused. Each statement sees what has been committed before it: with one view for all of a
+#: transaction, a call would not see what it has waited for, and one that has committed already could fail as if it had
+#: been in the way of another, and be made again.
+_SETTINGS = "SET lock_timeout = '4s'; SET default_transaction_isolation = 'read committed'"
 #: Which session carries this out; and how often connections ask that to see whether they share theirs.
 _SESSION, _TURNS = b"SELECT pg_backend_pid()", 5
+_SESSION_AND_ISOLATION = b"SELECT pg_backend_pid(), current_setting('transaction_isolation') = 'read committed'"
 
 #: What a server says that was ended, is starting, is a standby now, or has no connection left: others may do, or soon.
 _AWAY = ("08", "57P", "25006", "53300")
@@ -172,11 +176,16 @@ class Line:
             LostError: if the server does not answer.
             RefusedError: if it refuses.
         """
-        self.is_pooled = self.session() != self._pgconn.backend_pid
+        query = _SESSION_AND_ISOLATION
+        [(pid, is_usual)] = self._exchange(lambda: self._pgconn.send_query_params(query, None, None, None, 1))
+        self.is_pooled = to_integer(pid) != self._pgconn.backend_pid
         if self.is_pooled:
             self.connection.prepare_threshold = None  # in another session there is no such statement, or another one
-        elif has_settings:
-            self.execute(f"SET lock_timeout = '{_LOCK_TIMEOUT}'")
+        if has_settings and not self.is_pooled:
+            self.execute(_SETTINGS)
+        elif has_settings and not to_bool(is_usual):
+            text = "behind a pooler, default_transaction_isolation of the role must be 'read committed'"
+            raise RefusedError(text, "25000")
 
     def session(self) -> int:
         """Ask which session of the server carries this call out."""

@@ -1,0 +1,74 @@
+"""Settings that a role or a database has been given change nothing of what a mailbox does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, final
+
+import pytest
+from private_server import wait_until
+
+from loopwarden._blocking import SYSTEM
+from loopwarden.errors import MailboxFullError
+from loopwarden.mailbox import PostgresMailbox
+from loopwarden.mailbox.postgres._connection import Line, RefusedError
+from loopwarden.testing.contracts._background import run_in_background
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from postgres_servers import PostgresServer
+
+PATIENCE = 60.0
+Jobs = PostgresMailbox[Any, Any]
+
+
+@pytest.fixture
+def strange(postgres: PostgresServer) -> Iterator[str]:
+    """The URL of a role that a test may give any settings."""
+    postgres.execute("CREATE ROLE strange SUPERUSER LOGIN")
+    yield postgres.url.replace("loopwarden@", "strange@")
+    postgres.execute("REASSIGN OWNED BY strange TO loopwarden")
+    postgres.execute("DROP ROLE strange")
+
+
+@pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
+def test_mailbox_has_no_more_than_its_size_whatever_isolation_its_role_has(
+    postgres: PostgresServer, strange: str, isolation: str
+) -> None:
+    postgres.execute(f"ALTER ROLE strange SET default_transaction_isolation = '{isolation}'")
+    jobs: Jobs = PostgresMailbox(strange, "jobs", max_size=1)
+    with postgres.connect() as other:  # which is in the middle of a send
+        other.execute("SELECT pg_advisory_xact_lock(1819242358, %s)", (jobs._box,))
+        other.execute("SELECT loopwarden.send(%s, NULL, ARRAY['1'::bytea], NULL, 0, NULL, 0, NULL, NULL)", (jobs._box,))
+        sent = run_in_background(lambda: jobs.send("too many"), SYSTEM)
+        wait_until(lambda: postgres.execute("SELECT count(*) FROM pg_locks WHERE NOT granted") == [(1,)])
+
+    with pytest.raises(MailboxFullError):
+        sent.wait(PATIENCE)
+    jobs.close()
+
+
+@final
+class AsOfAPooler:
+    """A connection whose sessions are not its own."""
+
+    backend_pid = 0
+
+    def __init__(self, pgconn: Any) -> None:
+        self._pgconn = pgconn
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._pgconn, name)
+
+
+def test_isolation_that_cannot_be_changed_behind_a_pooler_is_refused(postgres: PostgresServer) -> None:
+    for isolation, is_refused in (("read committed", False), ("serializable", True)):
+        with postgres.connect(autocommit=True) as connection:
+            connection.execute("SELECT set_config('default_transaction_isolation', %s, false)", (isolation,))
+            line: Any = Line(connection)
+            line._pgconn = AsOfAPooler(line._pgconn)
+            if is_refused:
+                with pytest.raises(RefusedError, match="must be 'read committed'"):
+                    line.begin()
+            else:
+                line.begin()
