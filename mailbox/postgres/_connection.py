@@ -41,7 +41,10 @@ UNUSED_SECONDS = 30.0
 #: hand, before it is refused. Each statement sees what has been committed before it: with one view for all of a
 #: transaction, a call would not see what it has waited for, and one that has committed already could fail as if it had
 #: been in the way of another, and be made again.
-_SETTINGS = "SET lock_timeout = '4s'; SET default_transaction_isolation = 'read committed'"
+_SETTINGS = (
+    "SET lock_timeout = '4s'; SET default_transaction_isolation = 'read committed';"
+    " SET search_path = pg_catalog, pg_temp"  # and no functions of others that fit better than the server's own
+)
 #: Which session carries this out; and how often connections ask that to see whether they share theirs.
 _SESSION, _TURNS = b"SELECT pg_backend_pid()", 5
 _SESSION_AND_ISOLATION = b"SELECT pg_backend_pid(), current_setting('transaction_isolation') = 'read committed'"

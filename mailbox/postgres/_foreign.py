@@ -20,10 +20,7 @@ __all__ = ["delete_within", "send_within"]
 _SEND = (
     "SELECT loopwarden.send_within(%s::int4, %s::int8, %s::bytea[], %s::text, %s::int8, %s::text, %s::int8, %s::int4)"
 )
-_DELETE = (
-    "SELECT loopwarden.delete(%s::int4, %s::int8, false, ARRAY[%s::int8], ARRAY[%s::int8], ARRAY[%s::int8])"
-    " = ARRAY[%s::int8]"
-)
+_DELETE = "SELECT loopwarden.delete_within(%s::int4, %s::int8, %s::int8, %s::int8, %s::int8)"
 
 
 def _cursor_of(connection: Any, mailbox: str) -> Any:
@@ -66,7 +63,7 @@ def delete_within(connection: Any, mailbox: str, where: tuple[Any, ...], message
     """Acknowledge a message; false if its delivery is over."""
     place = cast("Row", message.record).place
     with _cursor_of(connection, mailbox) as cursor:
-        cursor.execute(_DELETE, (*where, place, message.receipt, round(message.due), place))
+        cursor.execute(_DELETE, (*where, place, message.receipt, round(message.due)))
         return bool(_answer(cursor))
 
 

@@ -171,9 +171,10 @@ BEGIN
 END $$;
 
 -- Sends in a transaction of the user's, whose end is not waited for: it may send into room that another takes, too.
+-- What is called there has a search path of its own, or functions of others could fit better than the server's.
 CREATE FUNCTION loopwarden.send_within(
     box int, at bigint, bodies bytea[], about text, delay bigint, dedup text, dedup_window bigint, max_size int
-) RETURNS bigint[] LANGUAGE plpgsql AS $$
+) RETURNS bigint[] LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     places bigint[];
     woken text;
@@ -382,6 +383,13 @@ BEGIN
         END IF;
     END IF;
     RETURN done;
+END $$;
+
+-- Deletes a message in a transaction of the user's; false if its delivery is over.
+CREATE FUNCTION loopwarden.delete_within(box int, at bigint, place bigint, receipt bigint, due bigint) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN cardinality(loopwarden.delete(box, at, false, array[place], array[receipt], array[due])) > 0;
 END $$;
 
 CREATE PROCEDURE loopwarden.acknowledge(

@@ -48,6 +48,36 @@ def test_mailbox_has_no_more_than_its_size_whatever_isolation_its_role_has(
     jobs.close()
 
 
+@pytest.fixture
+def hijacked(postgres: PostgresServer) -> Iterator[None]:
+    """Functions that fit the arguments of our calls better than the server's own, in a schema that all search."""
+    kinds = ("bigint[]", "bytea[]")
+    for kind in kinds:
+        body = "BEGIN RAISE 'it is called by %', current_user; END"
+        postgres.execute(f"CREATE FUNCTION public.cardinality({kind}) RETURNS int LANGUAGE plpgsql AS $${body}$$")
+    yield
+    for kind in kinds:
+        postgres.execute(f"DROP FUNCTION public.cardinality({kind})")
+
+
+@pytest.mark.usefixtures("hijacked")
+def test_functions_of_others_are_not_called_though_they_would_fit_better(postgres: PostgresServer) -> None:
+    jobs: Jobs = PostgresMailbox(postgres.url, "jobs")
+    jobs.send("a")
+    jobs.send_many(["b", "c"])
+    with postgres.connect() as connection:
+        jobs.send("d", connection=connection)
+        jobs.send_many(["e", "f"], connection=connection)
+    [first, second, *others] = jobs.receive(max_messages=10)
+    with jobs.transaction(first):
+        pass
+    second.nack()
+
+    assert jobs.acknowledge_many(others) == []
+    assert [message.body for message in jobs.receive()] == ["b"]
+    jobs.close()
+
+
 @final
 class AsOfAPooler:
     """A connection whose sessions are not its own."""
