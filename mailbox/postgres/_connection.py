@@ -43,6 +43,7 @@ UNUSED_SECONDS = 30.0
 #: been in the way of another, and be made again.
 _SETTINGS = (
     "SET lock_timeout = '4s'; SET default_transaction_isolation = 'read committed';"
+    " SET client_encoding = 'UTF8';"
     " SET search_path = pg_catalog, pg_temp"  # and no functions of others that fit better than the server's own
 )
 #: Which session carries this out; and how often connections ask that to see whether they share theirs.

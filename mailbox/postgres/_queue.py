@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from loopwarden.mailbox.postgres._connection import Answer
     from loopwarden.mailbox.postgres._store import Bell, PostgresStore
 
-__all__ = ["CHUNK", "UNREADABLE", "PostgresQueue", "Row", "about_of", "writable"]
+__all__ = ["CHUNK", "UNREADABLE", "PostgresQueue", "Row", "about_of"]
 
 B = TypeVar("B")
 
@@ -440,7 +440,7 @@ class PostgresQueue(Generic[B]):
     def _give_back(
         self, messages: Sequence[Message[B, Any]], seconds: float, *, counted: bool, error: str | None = None
     ) -> set[int]:
-        told = None if error is None else writable(error)
+        told = None if error is None else self._store.writable(error)
         return self._places(_GIVE_BACK, False, counted, _milliseconds(seconds), told, *_keys(messages), again=2)  # noqa: FBT003  as above
 
     def settle_dead_letter(self, message: Message[B, Any], reason: str, error: str | None) -> None:
@@ -463,8 +463,8 @@ class PostgresQueue(Generic[B]):
         reasons: Sequence[str],
         errors: Sequence[str | None],
     ) -> set[int]:
-        told = [None if error is None else writable(error) for error in errors]
-        written = (small_integers(counts), texts([writable(reason) for reason in reasons]), texts(told))
+        told = [None if error is None else self._store.writable(error) for error in errors]
+        written = (small_integers(counts), texts([self._store.writable(reason) for reason in reasons]), texts(told))
         return self._places(_DEAD_LETTER, False, *_keys(messages), *written, again=2)  # noqa: FBT003  as above
 
     def settle_extend(self, message: Message[B, Any], timeout: float) -> None:
@@ -580,8 +580,3 @@ def _chunks(messages: Sequence[Message[B, Any]]) -> Iterator[Sequence[Message[B,
                 chunk[place] = message
         yield tuple(chunk.values())
         left = later
-
-
-def writable(text: str) -> str:
-    """Return text that a database takes: what came from a file name or a pipe may hold half a surrogate, or a NUL."""
-    return text.encode(errors="backslashreplace").decode().replace("\0", "\\x00")

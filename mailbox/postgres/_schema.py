@@ -21,6 +21,9 @@ _MAKING_SECONDS = 60.0
 _MISSING = {"42P01", "3F000", "42883", "42704"}
 _FORBIDDEN = {"42501"}
 _EXISTS = {"42P06", "23505"}
+_ABOUT = b"SELECT version, birth, current_setting('server_encoding') FROM loopwarden.about"
+#: The encodings of databases that take all characters there are; the second, because it knows of none.
+_TAKE_ALL = (b"UTF8", b"SQL_ASCII")
 
 
 def schema() -> str:
@@ -33,8 +36,8 @@ def schema() -> str:
     return "\n".join((folder / name).read_text("utf-8") for name in ("schema.sql", "functions.sql"))
 
 
-def check_schema(connections: Connections, *, create: bool) -> str:
-    """Return what the ids of all messages begin with.
+def check_schema(connections: Connections, *, create: bool) -> tuple[str, bool]:
+    """Return what the ids of all messages begin with, and whether the database takes all characters there are.
 
     Raises:
         LookupError: if there is another version of the schema, or none and it is not to be made.
@@ -43,7 +46,7 @@ def check_schema(connections: Connections, *, create: bool) -> str:
     """
     for is_last in (False, True):
         try:
-            [(version, birth)] = connections.call(b"SELECT version, birth FROM loopwarden.about", ())
+            [(version, birth, encoding)] = connections.call(_ABOUT, ())
         except RefusedError as error:
             if error.sqlstate not in _MISSING or is_last:
                 raise
@@ -55,7 +58,7 @@ def check_schema(connections: Connections, *, create: bool) -> str:
                 raise LookupError(
                     f"its mailboxes have version {to_integer(version)}, and this Loopwarden knows {VERSION}"
                 )
-            return (birth or b"").decode()
+            return (birth or b"").decode(), encoding in _TAKE_ALL
     raise AssertionError("the last try returns or raises")
 
 

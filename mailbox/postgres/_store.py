@@ -107,6 +107,7 @@ class PostgresStore:
         self.holder = secrets.token_hex(8)
         #: What ids of messages begin with; known when the first mailbox is open.
         self.birth = ""
+        self._takes_all = True  # what there is of characters
         self._lock = clock.blocking.lock()  # guards all that follows; nothing is called under it but gates
         self._waiters: dict[Bell, Waiters] = {}
         self._known: set[Bell] = set()  # those of which the server knows that this process waits
@@ -220,6 +221,14 @@ class PostgresStore:
     def pause(self, attempt: int) -> float:
         """Return the seconds before the next try, which chance spreads over all of them."""
         return self._dice.random() * min(LONGEST_PAUSE, FIRST_PAUSE * 2.0**attempt)
+
+    def writable(self, text: str) -> str:
+        """Return text that the database takes, so that it keeps no message from being settled.
+
+        What came from a file name or a pipe may hold half a surrogate, or a NUL.
+        """
+        encoding = "utf-8" if self._takes_all else "ascii"
+        return text.encode(encoding, errors="backslashreplace").decode().replace("\0", "\\x00")
 
     def failure(self, mailbox: str, error: RefusedError) -> MailboxConnectionError:
         """Return the error that says what the server has refused."""
@@ -487,7 +496,7 @@ class PostgresStore:
         """
         self.check_process()
         try:
-            self.birth = check_schema(self.connections, create=create)
+            self.birth, self._takes_all = check_schema(self.connections, create=create)
         except RefusedError as error:
             raise self.failure(mailbox, error) from error
         except LostError as error:
