@@ -670,21 +670,31 @@ BEGIN
     PERFORM pg_notify('loopwarden_' || m.holder, box || ' state') FROM loopwarden.members m WHERE m.mailbox = box;
 END $$;
 
--- Ends the leases of a process that has died, and forgets it. Returns how many, or NULL if it lives after all.
+-- Ends the leases of a process that has died, and forgets it. Returns how many, or NULL if it lives after all. Of a
+-- message that a transaction has deleted which is still open, it must not wait for the end: then the process is not
+-- forgotten, and it is looked at once more.
 CREATE FUNCTION loopwarden.end_leases(box int, at bigint, process text) RETURNS bigint
 LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
+    now_ms bigint := loopwarden.time(at);
     ended bigint;
 BEGIN
-    DELETE FROM loopwarden.members m
-    WHERE m.mailbox = box AND m.holder = process AND m.seen < loopwarden.time(NULL) - 15000;
+    PERFORM FROM loopwarden.members m
+    WHERE m.mailbox = box AND m.holder = process AND m.seen < loopwarden.time(NULL) - 15000 FOR UPDATE;
     IF NOT FOUND THEN
         RETURN NULL;
     END IF;
     DELETE FROM loopwarden.waiting w WHERE w.mailbox IN (box, -box) AND w.holder = process;
-    UPDATE loopwarden.messages m SET due = loopwarden.time(at)
-    WHERE m.mailbox IN (box, -box) AND m.due > loopwarden.time(at) AND m.holder = process;
+    UPDATE loopwarden.messages m SET due = now_ms WHERE m.ctid = ANY (array(
+        SELECT h.ctid FROM loopwarden.messages h
+        WHERE h.mailbox IN (box, -box) AND h.due > now_ms AND h.holder = process FOR UPDATE SKIP LOCKED
+    ));
     GET DIAGNOSTICS ended = ROW_COUNT;
+    IF NOT EXISTS (
+        SELECT FROM loopwarden.messages m WHERE m.mailbox IN (box, -box) AND m.due > now_ms AND m.holder = process
+    ) THEN
+        DELETE FROM loopwarden.members m WHERE m.mailbox = box AND m.holder = process;
+    END IF;
     RETURN ended;
 END $$;
 
@@ -699,12 +709,15 @@ BEGIN
     END IF;
 END $$;
 
--- Takes a process out that closes a mailbox. What it has in hand may still be settled, and lasts for its time.
+-- Takes a process out that closes a mailbox. What it has in hand may still be settled, and lasts for its time; also what
+-- a transaction has locked, whose end is not waited for.
 CREATE FUNCTION loopwarden.leave(box int, process text) RETURNS void
 LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 BEGIN
-    UPDATE loopwarden.messages m SET holder = NULL
-    WHERE m.mailbox IN (box, -box) AND m.due > 0 AND m.holder = process;
+    UPDATE loopwarden.messages m SET holder = NULL WHERE m.ctid = ANY (array(
+        SELECT h.ctid FROM loopwarden.messages h
+        WHERE h.mailbox IN (box, -box) AND h.due > 0 AND h.holder = process FOR UPDATE SKIP LOCKED
+    ));
     DELETE FROM loopwarden.waiting w WHERE w.mailbox IN (box, -box) AND w.holder = process;
     DELETE FROM loopwarden.members m WHERE m.mailbox = box AND m.holder = process;
 END $$;

@@ -82,6 +82,43 @@ def test_messages_of_a_process_that_was_killed_come_back_within_20_seconds(
     assert [(each.body, each.delivery_count) for each in found] == [(0, 2)]
 
 
+def test_message_whose_row_is_locked_keeps_no_other_one_of_a_dead_process_from_coming_back(
+    postgres: PostgresServer, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_suspects, "BEAT_SECONDS", 0.0)
+    jobs.send_many(["locked", "free"])
+    jobs.receive(max_messages=10)
+    postgres.execute("UPDATE loopwarden.messages SET holder = 'dead'")
+    postgres.execute("INSERT INTO loopwarden.members VALUES (%s, 'dead', 0, '{}')", jobs._box)
+    line = jobs._store.connections.line()
+    with postgres.connect() as other:  # such as what is left of a handler whose machine has gone
+        other.execute("DELETE FROM loopwarden.messages WHERE place = (SELECT min(place) FROM loopwarden.messages)")
+
+        jobs._store.beat(line)
+
+        assert [message.body for message in jobs.receive(max_messages=10)] == ["free"]
+        other.rollback()
+    jobs._store.beat(line)
+    line.close()
+    assert [message.body for message in jobs.receive(max_messages=10)] == ["locked"]
+    assert [member.id for member in jobs.fleet().members] == [jobs._store.holder]
+
+
+def test_close_takes_its_process_out_though_the_row_of_what_it_has_in_hand_is_locked(
+    postgres: PostgresServer, jobs: Jobs
+) -> None:
+    jobs.send("a")
+    [message] = jobs.receive()
+    with postgres.connect() as other:
+        other.execute("SELECT FROM loopwarden.messages FOR UPDATE")
+
+        jobs.close()
+
+        assert postgres.execute("SELECT holder FROM loopwarden.members") == []
+    message.acknowledge()
+    assert postgres.execute("SELECT FROM loopwarden.messages") == []
+
+
 def test_forked_process_is_refused_what_it_inherited_and_its_parent_goes_on(
     postgres: PostgresServer, jobs: Jobs
 ) -> None:
