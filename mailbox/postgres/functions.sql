@@ -54,6 +54,12 @@ BEGIN
     END IF;
     SELECT m.due INTO next_due FROM loopwarden.messages m WHERE m.mailbox = box ORDER BY m.due LIMIT 1;
     is_there := coalesce(next_due <= now_ms, false);
+    IF is_there AND next_due > 0 THEN  -- a transaction may have locked it, which has acknowledged it but is still open
+        PERFORM FROM loopwarden.messages m
+        WHERE m.mailbox = box AND m.due > 0 AND m.due <= now_ms LIMIT 1 FOR UPDATE SKIP LOCKED;
+        is_there := FOUND;
+        next_due := CASE WHEN is_there THEN next_due ELSE now_ms + 100 END;
+    END IF;
 END $$;
 
 -- Says that a process waits, and then looks once more. If a transaction of a user's is open that has sent, its end may
@@ -324,6 +330,9 @@ BEGIN
         IF next_due IS NULL AND state <> 'paused' THEN
             SELECT m.due INTO next_due FROM loopwarden.messages m
             WHERE m.mailbox = box AND m.due > 0 ORDER BY m.due LIMIT 1;
+            IF next_due <= now_ms THEN  -- others have locked all that is due, for a moment or for long
+                next_due := now_ms + 100;
+            END IF;
         END IF;
         RETURN QUERY SELECT 'nothing', NULL::bigint, now_ms, next_due, NULL::int, NULL::bytea, state,
             NULL::bigint, NULL::bigint, NULL::text, NULL::int, NULL::text;
@@ -625,11 +634,14 @@ LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = o
 #variable_conflict use_column
 DECLARE
     time_ms bigint := loopwarden.time(at);
+    least bigint;
 BEGIN
     RETURN QUERY SELECT b.place, b.is_dead, b.count, b.error, NULL::bigint, NULL::bigint
     FROM loopwarden.bring_back(box, time_ms, max_deliveries, untold) b;
+    least := CASE WHEN FOUND THEN 0 ELSE time_ms + 100 END;  -- others have locked what is due, if there was nothing
     RETURN QUERY SELECT NULL::bigint, NULL::boolean, NULL::int, NULL::text, time_ms, (
-        SELECT m.due FROM loopwarden.messages m WHERE m.mailbox = box AND m.due > 0 ORDER BY m.due LIMIT 1
+        SELECT greatest(m.due, CASE WHEN m.due <= time_ms THEN least END)
+        FROM loopwarden.messages m WHERE m.mailbox = box AND m.due > 0 ORDER BY m.due LIMIT 1
     );
 END $$;
 

@@ -313,6 +313,25 @@ def test_receive_neither_hangs_nor_loses_a_message_whose_row_others_have_locked(
     assert jobs.acknowledge_many([free, locked]) == []
 
 
+def test_nothing_is_asked_again_at_once_for_a_message_that_is_due_and_whose_row_is_locked(
+    own: PostgresServer, jobs: Jobs
+) -> None:
+    jobs.send("a")
+    jobs.receive(visibility_timeout=0)
+    with own.connect() as handler:  # in a transaction that has acknowledged, and then goes on
+        handler.execute("DELETE FROM loopwarden.messages")
+
+        waits = [jobs._queue._take(1, 300, None)[1], jobs.reap().next_due]
+        is_visible = jobs.wait_visible(0)
+        [(_, _, again)] = own.execute("SELECT * FROM loopwarden.look(%s, NULL)", jobs._box)
+        handler.rollback()
+
+    assert waits == [0.1, 0.1]
+    assert (is_visible, again is None) == (False, False)
+    assert jobs.wait_visible(0)
+    assert [message.delivery_count for message in jobs.receive()] == [2]
+
+
 def test_settlement_of_a_message_whose_row_others_have_locked_is_done_when_they_let_go(
     own: PostgresServer, jobs: Jobs
 ) -> None:
