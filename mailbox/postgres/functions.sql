@@ -90,6 +90,14 @@ BEGIN
     END IF;
 END $$;
 
+-- Refuses what has gone from the database since it was opened, as by a backup that is older.
+CREATE FUNCTION loopwarden.check_is_there(box int) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM loopwarden.mailboxes m WHERE m.number = abs(box)) THEN
+        RAISE EXCEPTION 'the mailbox is not in the database any more' USING ERRCODE = 'undefined_object';
+    END IF;
+END $$;
+
 -- Sends all or none; returns their places. There is none if there is no room, and only a 0 if the mailbox is drained.
 CREATE FUNCTION loopwarden.send(
     box int, at bigint, bodies bytea[], about text, delay bigint, dedup text, dedup_window bigint, max_size int,
@@ -102,8 +110,11 @@ DECLARE
     places bigint[];
     own bigint;
 BEGIN
-    IF is_checked AND (SELECT m.state FROM loopwarden.mailboxes m WHERE m.number = box) = 'draining' THEN
-        RETURN '{0}';
+    IF is_checked THEN
+        PERFORM loopwarden.check_is_there(box);
+        IF (SELECT m.state FROM loopwarden.mailboxes m WHERE m.number = box) = 'draining' THEN
+            RETURN '{0}';
+        END IF;
     END IF;
     IF dedup IS NOT NULL THEN
         DELETE FROM loopwarden.dedup d USING (
@@ -129,20 +140,26 @@ BEGIN
         INSERT INTO loopwarden.messages (mailbox, due, place, sent_at, body, about)
         SELECT box, CASE WHEN delay > 0 THEN now_ms + delay ELSE 0 END, coalesce(own, nextval('loopwarden.places')),
             now_ms, bodies[1], send.about
-        WHERE is_checked OR NOT EXISTS (
-            SELECT FROM loopwarden.mailboxes m WHERE m.number = box AND m.state = 'draining'
+        WHERE is_checked OR EXISTS (
+            SELECT FROM loopwarden.mailboxes m WHERE m.number = box AND m.state <> 'draining'
         )
         RETURNING place INTO own;
+        IF own IS NULL THEN
+            PERFORM loopwarden.check_is_there(box);
+        END IF;
         RETURN array[coalesce(own, 0)];
     END IF;
     WITH sent AS (
         INSERT INTO loopwarden.messages (mailbox, due, place, sent_at, body, about)
         SELECT box, 0, nextval('loopwarden.places'), now_ms, each, send.about FROM unnest(bodies) each
-        WHERE is_checked OR NOT EXISTS (
-            SELECT FROM loopwarden.mailboxes m WHERE m.number = box AND m.state = 'draining'
+        WHERE is_checked OR EXISTS (
+            SELECT FROM loopwarden.mailboxes m WHERE m.number = box AND m.state <> 'draining'
         )
         RETURNING place
     ) SELECT coalesce(array_agg(place), '{0}') FROM sent INTO places;
+    IF places[1] = 0 THEN
+        PERFORM loopwarden.check_is_there(box);
+    END IF;
     RETURN places;
 END $$;
 
@@ -261,6 +278,9 @@ BEGIN
         EXISTS (SELECT FROM loopwarden.messages d WHERE d.mailbox = box AND d.due > 0 AND d.due <= now_ms),
         EXISTS (SELECT FROM loopwarden.waiting w WHERE w.mailbox = box AND NOT w.room)
     INTO state, is_due, is_awaited FROM loopwarden.mailboxes m WHERE m.number = abs(box);
+    IF state IS NULL THEN
+        PERFORM loopwarden.check_is_there(box);
+    END IF;
     IF is_due THEN
         RETURN QUERY SELECT 'letter', b.place, NULL::bigint, NULL::bigint, b.count, NULL::bytea, NULL::text,
             NULL::bigint, NULL::bigint, NULL::text, NULL::int, b.error

@@ -7,6 +7,7 @@ import signal
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pytest
 from postgres_elsewhere import elsewhere_of, wait_for_waiting
 from private_server import wait_until
@@ -345,6 +346,27 @@ def test_settlement_of_a_message_whose_row_others_have_locked_is_done_when_they_
     acknowledged.wait(PATIENCE)
 
     assert jobs.approximate_count() == 0
+
+
+def test_mailbox_that_has_gone_from_the_database_takes_nothing_and_tells_who_receives(
+    own: PostgresServer, jobs: Jobs
+) -> None:
+    bounded: Jobs = PostgresMailbox(own.url, "jobs", max_size=10)
+    own.execute("DELETE FROM loopwarden.mailboxes")  # as of a backup that is older
+
+    with own.connect() as connection:
+        for use in (
+            lambda: jobs.send("a"), lambda: jobs.send_many(["a", "b"]), jobs.receive, lambda: bounded.send("a"),
+            lambda: jobs.send("a", dedup_id="a"), jobs.dead_letters.receive,
+            lambda: jobs.send("a", connection=connection),
+        ):  # fmt: skip
+            with pytest.raises(
+                (MailboxConnectionError, psycopg.errors.UndefinedObject), match="not in the database any"
+            ):
+                use()
+
+    assert own.execute("SELECT count(*) FROM loopwarden.messages") == [(0,)]
+    bounded.close()
 
 
 def count_clients(server: PostgresServer) -> int:
