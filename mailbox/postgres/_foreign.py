@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 __all__ = ["delete_within", "send_within"]
 
 _SEND = (
-    "SELECT loopwarden.send_within(%s::int4, %s::int8, %s::bytea[], %s::text, %s::int8, %s::text, %s::int8, %s::int4)"
+    "SELECT loopwarden.send_within"
+    "(%s::text, %s::int4, %s::int8, %s::bytea[], %s::text, %s::int8, %s::text, %s::int8, %s::int4)"
 )
 _DELETE = "SELECT loopwarden.delete_within(%s::int4, %s::int8, %s::int8, %s::int8, %s::int8)"
 
@@ -52,11 +53,14 @@ def send_within(connection: Any, mailbox: str, given: tuple[Any, ...]) -> list[i
     """Send; return the places. What the connection raises is raised as it is: the transaction is the caller's.
 
     Raises:
-        InvalidParameterError: if it is no connection.
+        InvalidParameterError: if it is no connection, or one to another database.
     """
     with _cursor_of(connection, mailbox) as cursor:
         cursor.execute(_SEND, given)
-        return cast("list[int]", _answer(cursor))
+        places = cast("list[int] | None", _answer(cursor))
+    if places is None:
+        raise InvalidParameterError(mailbox, "connection", connection, "to the database that has the mailbox")
+    return places
 
 
 def delete_within(connection: Any, mailbox: str, where: tuple[Any, ...], message: Message[Any, Any]) -> bool:

@@ -257,7 +257,7 @@ class PostgresMailbox(Generic[T, R]):
         milliseconds = max(round(delay * 1000), 1 if delay else 0)
         rest = (about, milliseconds, dedup_id, round(DEDUP_WINDOW * 1000), self._max_size)
         if connection is not None:
-            given = (self._box, self._store.now(), bodies, *rest)
+            given = (self._store.birth, self._box, self._store.now(), bodies, *rest)
             return self._ids(send_within(connection, self._name, given)) or self._refuse_full()
         written = values(bodies)
         places = self._ids(self._send(written, rest, None))

@@ -194,14 +194,19 @@ BEGIN
 END $$;
 
 -- Sends in a transaction of the user's, whose end is not waited for: it may send into room that another takes, too.
--- What is called there has a search path of its own, or functions of others could fit better than the server's.
+-- What is called there has a search path of its own, or functions of others could fit better than the server's. NULL if
+-- it is another database, where the number may be that of another mailbox.
 CREATE FUNCTION loopwarden.send_within(
-    box int, at bigint, bodies bytea[], about text, delay bigint, dedup text, dedup_window bigint, max_size int
+    of_birth text, box int, at bigint, bodies bytea[], about text, delay bigint, dedup text, dedup_window bigint,
+    max_size int
 ) RETURNS bigint[] LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     places bigint[];
     woken text;
 BEGIN
+    IF NOT EXISTS (SELECT FROM loopwarden.about a WHERE a.birth = of_birth) THEN
+        RETURN NULL;
+    END IF;
     PERFORM pg_advisory_xact_lock_shared(1819242359, box);  -- which who begins to wait sees
     places := loopwarden.send(box, at, bodies, about, delay, dedup, dedup_window, max_size, NULL);
     IF places[1] > 0 THEN

@@ -220,6 +220,23 @@ def test_error_of_the_callers_connection_comes_as_it_is(postgres: PostgresServer
             jobs.send("a", connection=connection)
 
 
+def test_send_refuses_a_connection_to_another_database(postgres: PostgresServer, jobs: Jobs) -> None:
+    postgres.execute("CREATE DATABASE another")
+    url = postgres.url.removesuffix("postgres") + "another"
+    try:
+        unrelated: Jobs = PostgresMailbox(url, "unrelated")  # of the same number there
+        with psycopg.connect(url) as connection:
+            with pytest.raises(InvalidParameterError, match="must be to the database that has the mailbox"):
+                jobs.send("a", connection=connection)
+            assert connection.execute("SELECT 1").fetchall() == [(1,)]
+        received = unrelated.receive()
+        unrelated.close()
+    finally:
+        postgres.execute("DROP DATABASE another WITH (FORCE)")
+
+    assert received == []
+
+
 def test_send_refuses_a_connection_of_asyncio(postgres: PostgresServer, jobs: Jobs) -> None:
     async def send() -> None:
         async with await psycopg.AsyncConnection.connect(postgres.url) as connection:
