@@ -12,7 +12,6 @@ import psycopg
 from psycopg import pq
 
 from loopwarden._log import describe
-from loopwarden.clock import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
     import socket
@@ -32,7 +31,7 @@ __all__ = [
     "values",
 ]
 
-#: Seconds that a server may take to accept a connection, or to answer a call.
+#: Seconds that a server may take to accept a connection, or say nothing in a call.
 ANSWER_SECONDS = 5.0
 #: Seconds after which a connection that has not been needed is closed: longer than a poll, because loops that began
 #: together ask again together.
@@ -200,7 +199,7 @@ class Line:
         """Make one call of a function or a procedure, and return the rows of its answer.
 
         Raises:
-            LostError: if the server cannot be reached, or has not answered within ``patience`` seconds.
+            LostError: if the server cannot be reached, or has said nothing for ``patience`` seconds.
             RefusedError: if it refuses.
         """
         written, formats = zip(*map(parameter, given), strict=True) if given else ((), ())
@@ -218,13 +217,13 @@ class Line:
         self._exchange(lambda: self._pgconn.send_query(text.encode()), patience)
 
     def _exchange(self, send: Callable[[], None], patience: float = ANSWER_SECONDS) -> Answer:
-        deadline = SYSTEM_CLOCK.monotonic() + patience
         pgconn = self._pgconn
+        longest = patience * 1000  # without a word: a large message takes its time
         try:
             send()
             while pgconn.flush():
                 self._poll.modify(pgconn.socket, select.POLLIN | select.POLLOUT)
-                ready = self._poll.poll(_milliseconds_until(deadline))
+                ready = self._poll.poll(longest)
                 self._poll.modify(pgconn.socket, select.POLLIN)
                 if not ready:
                     raise LostError("the server takes nothing", is_silent=True)
@@ -232,7 +231,7 @@ class Line:
                     pgconn.consume_input()
             answer: Answer = []
             refused: RefusedError | LostError | None = None
-            while (result := self._next_result(deadline)) is not None:
+            while (result := self._next_result(longest)) is not None:
                 status = result.status
                 if status == pq.ExecStatus.TUPLES_OK:
                     columns = range(result.nfields)
@@ -246,10 +245,10 @@ class Line:
             raise refused
         return answer
 
-    def _next_result(self, deadline: float) -> Any:
+    def _next_result(self, longest: float) -> Any:
         pgconn = self._pgconn
         while pgconn.is_busy():
-            if not self._poll.poll(_milliseconds_until(deadline)):
+            if not self._poll.poll(longest):
                 raise LostError("the server does not answer", is_silent=True)
             pgconn.consume_input()
         return pgconn.get_result()
@@ -296,10 +295,6 @@ class Line:
         """Disconnect."""
         with contextlib.suppress(psycopg.Error):
             self.connection.close()
-
-
-def _milliseconds_until(deadline: float) -> float:
-    return max(0.0, (deadline - SYSTEM_CLOCK.monotonic()) * 1000)
 
 
 def _error_of(result: Any) -> RefusedError | LostError:

@@ -262,6 +262,17 @@ def test_call_to_a_server_that_says_nothing_ends_though_nobody_is_impatient(own:
     jobs.close()
 
 
+def test_answer_that_takes_long_is_waited_for_as_long_as_more_of_it_comes(jobs: Jobs) -> None:
+    line = jobs._store.connections.line()
+    # Each row is more than the server keeps before it sends; all of them take longer than it may say nothing.
+    query = b"SELECT repeat('x', 100000) FROM generate_series(1, 15) n, LATERAL (SELECT pg_sleep(0.1 + 0 * n)) s"
+
+    answer = line.call(query, (), patience=1.0)
+
+    line.close()
+    assert [len(text or b"") for [text] in answer] == [100_000] * 15
+
+
 def test_loop_ends_though_its_server_is_away(
     own: PostgresServer, jobs: Jobs, hear: Callable[[str], Ticket[None]]
 ) -> None:
