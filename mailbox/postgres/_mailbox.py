@@ -130,7 +130,7 @@ class PostgresMailbox(Generic[T, R]):
         self._server = server
         self._clock = clock
         key, shown, connections = _server_of(server, name)
-        self._store = store_of(key, clock, lambda: PostgresStore(connections, shown, clock))
+        self._store = store_of(key, clock, lambda: PostgresStore(connections, shown, clock), self._opener)
         self._box: int | None = None
         self._is_open, self._has_left = True, False
         try:

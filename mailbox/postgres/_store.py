@@ -65,6 +65,9 @@ _END_LEASES = b"SELECT loopwarden.end_leases($1::int4, $2::int8, $3::text)"
 _GIVE_BACK_LOST = b"SELECT loopwarden.give_back_lost($1::int4, $2::int8[])"
 _LEAVE = b"SELECT loopwarden.leave($1::int4, $2::text)"
 _SET_STATE = b"SELECT loopwarden.set_state($1::int4, $2::text)"
+#: What a mailbox has for a number while that is not known; none has it.
+_UNKNOWN = 0
+
 _OPEN = b"SELECT loopwarden.open($1::text)"
 _FIND = b"SELECT number FROM loopwarden.mailboxes WHERE name = $1::text"
 _NAMES = b"SELECT name FROM loopwarden.mailboxes ORDER BY name"
@@ -516,9 +519,22 @@ class PostgresStore:
         return [(name or b"").decode() for [name] in self.again(mailbox, _NAMES)]
 
     def join(self, box: int, opener: object) -> None:
-        """Note that a mailbox is open."""
+        """Note which mailbox it is that was being opened."""
         with _stores_lock:
             self._boxes.setdefault(box, set()).add(opener)
+            self._no_longer(_UNKNOWN, opener)
+
+    def join_unknown(self, opener: object) -> None:
+        """Note that a mailbox is being opened; under the lock of all stores."""
+        self._boxes.setdefault(_UNKNOWN, set()).add(opener)
+
+    def _no_longer(self, box: int, opener: object) -> bool:
+        """Note that a mailbox is open no longer for one who has opened it; false if it is for others."""
+        openers = self._boxes.get(box, set())
+        openers.discard(opener)
+        if not openers:
+            self._boxes.pop(box, None)
+        return not openers
 
     def leave_forgotten(self) -> None:
         """Note that mailboxes are closed that were collected without a close."""
@@ -537,13 +553,11 @@ class PostgresStore:
         """
         if os.getpid() != self._pid:
             return
-        box = 0 if box is None else box  # which none has
+        box = _UNKNOWN if box is None else box
         with _stores_lock:
-            openers = self._boxes.get(box, set())
-            openers.discard(opener)
-            if openers:
+            self._no_longer(_UNKNOWN, opener)  # of an open that was interrupted
+            if not self._no_longer(box, opener):
                 return
-            self._boxes.pop(box, None)
             is_last = not self._boxes  # who opens a mailbox from now on has another store
             if is_last and _stores.get(self.key) is self:
                 del _stores[self.key]
@@ -591,14 +605,18 @@ _stores_lock = SYSTEM.lock()  # guards _stores, and which mailboxes are open in 
 _stores: WeakValueDictionary[object, PostgresStore] = WeakValueDictionary()
 
 
-def store_of(key: object, clock: Clock, make: Callable[[], PostgresStore]) -> PostgresStore:
-    """Return the store of a database, which is made if there is none."""
+def store_of(key: object, clock: Clock, make: Callable[[], PostgresStore], opener: object) -> PostgresStore:
+    """Return the store of a database, which is made if there is none, with a mailbox noted as being opened.
+
+    So it is not closed meanwhile, by the last of the others.
+    """
     with _stores_lock:
         whole = (key, id(clock), os.getpid())
         store = _stores.get(whole)
         if store is None or store.clock is not clock:
             store = _stores[whole] = make()
             store.key = whole
+        store.join_unknown(opener)
     store.leave_forgotten()
     return store
 

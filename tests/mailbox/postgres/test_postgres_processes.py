@@ -14,7 +14,7 @@ from processes import Program
 import loopwarden.mailbox
 from loopwarden import Ticket
 from loopwarden._blocking import SYSTEM
-from loopwarden.errors import MailboxDrainingError
+from loopwarden.errors import MailboxClosedError, MailboxDrainingError
 from loopwarden.mailbox import PostgresMailbox, _suspects
 from loopwarden.mailbox.postgres import _mailbox, _store
 from loopwarden.testing import wait_no_threads
@@ -117,6 +117,37 @@ def test_close_takes_its_process_out_though_the_row_of_what_it_has_in_hand_is_lo
         assert postgres.execute("SELECT holder FROM loopwarden.members") == []
     message.acknowledge()
     assert postgres.execute("SELECT FROM loopwarden.messages") == []
+
+
+def test_mailbox_that_is_opened_while_the_last_one_is_closed_hears_of_pauses(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    last: Jobs = PostgresMailbox(postgres.url, "last")
+    opens = _store.PostgresStore.open
+
+    def close_and_open(*arguments: Any, **options: Any) -> int:
+        monkeypatch.undo()
+        last.close()
+        return opens(*arguments, **options)
+
+    monkeypatch.setattr(_store.PostgresStore, "open", close_and_open)
+    jobs: Jobs = PostgresMailbox(postgres.url, "jobs")
+    heard: Ticket[bool] = Ticket()
+    jobs.watch_pauses(heard.complete)
+    received = run_in_background(lambda: jobs.receive(wait_time_seconds=20), SYSTEM)
+    wait_for_waiting(postgres)
+
+    with elsewhere_of(postgres) as elsewhere:
+        elsewhere.pause()
+        assert heard.wait(PATIENCE)
+    other: Jobs = PostgresMailbox(postgres.url, "other")
+    is_shared = other._store is jobs._store
+    other.close()
+    jobs.close()
+    with pytest.raises(MailboxClosedError):
+        received.wait(PATIENCE)
+    assert is_shared
+    assert wait_no_threads() == []
 
 
 def test_forked_process_is_refused_what_it_inherited_and_its_parent_goes_on(
