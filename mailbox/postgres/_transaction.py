@@ -13,13 +13,21 @@ from loopwarden.errors import MailboxConnectionError, MessageFinalizedError, Rec
 from loopwarden.mailbox.postgres._connection import LostError, RefusedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Mapping
 
     from loopwarden.mailbox._message import Message
     from loopwarden.mailbox.postgres._connection import Connections, Line
     from loopwarden.mailbox.postgres._queue import Row
 
 __all__ = ["transaction"]
+
+#: Makes a session as it was, for the next one who gets it; what psycopg has prepared stays.
+_ANEW = (
+    "SET SESSION AUTHORIZATION DEFAULT; RESET ALL; SELECT pg_catalog.pg_advisory_unlock_all(); CLOSE ALL; UNLISTEN *;"
+    " DISCARD TEMP"
+)
+#: What a connection has of settings that are not the server's.
+_OWN_SETTINGS = ("row_factory", "cursor_factory", "isolation_level", "read_only", "deferrable", "prepare_threshold")
 
 
 @contextlib.contextmanager
@@ -42,6 +50,7 @@ def transaction(
     except (LostError, RefusedError) as error:
         raise refuse(error) from error
     connection = line.connection
+    before = {name: getattr(connection, name) for name in _OWN_SETTINGS}
     is_good = False
     try:
         connection.autocommit = False
@@ -63,7 +72,7 @@ def transaction(
         raise
     finally:
         message.connection = None
-        _give_back(connections, line, is_good=is_good)
+        _give_back(connections, line, before, is_good=is_good)
 
 
 def _refuse_failed(connection: psycopg.Connection[Any]) -> None:
@@ -75,13 +84,17 @@ def _is_deleted(message: Message[Any, Any]) -> bool:
     return getattr(message.record, "is_deleted", False)  # of another back end, if that is what was given
 
 
-def _give_back(connections: Connections, line: Line, *, is_good: bool) -> None:
+def _give_back(connections: Connections, line: Line, before: Mapping[str, Any], *, is_good: bool) -> None:
     connection = line.connection
     try:
         if not is_good:
             connection.rollback()
         connection.autocommit = True
-    except psycopg.Error:  # it is broken, or in use on another thread: the server rolls back when it ends
+        for name, value in before.items():
+            setattr(connection, name, value)
+        line.execute(_ANEW)
+    except (psycopg.Error, LostError, RefusedError):
+        # It is broken, or in use on another thread: the server rolls back when it ends.
         line.close()
     except BaseException:
         line.close()

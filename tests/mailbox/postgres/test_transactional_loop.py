@@ -163,6 +163,27 @@ def test_handler_that_rolls_back_what_acknowledged_its_message_does_not_get_it_a
     assert (message.is_finalized, jobs.approximate_count()) == (True, 0)
 
 
+def test_handler_finds_nothing_that_the_one_before_it_has_set_or_locked(jobs: Jobs, postgres: PostgresServer) -> None:
+    query = (
+        "SELECT pg_backend_pid(), current_setting('search_path'), current_setting('transaction_isolation'),"
+        " to_regclass('pg_temp.mine') IS NULL, (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory')"
+    )
+    jobs.send_many(["a", "b"])
+    [first, second] = jobs.receive(max_messages=2)
+    with jobs.transaction(first) as connection:
+        connection.isolation_level = psycopg.IsolationLevel.SERIALIZABLE
+        connection.execute("SET search_path = tenant")
+        connection.execute("CREATE TEMPORARY TABLE mine ()")
+        connection.execute("SELECT pg_advisory_lock(4711)")
+        connection.row_factory = dict_row
+        pid = connection.info.backend_pid
+    with jobs.transaction(second) as connection:
+        found = connection.execute(query).fetchone()
+
+    usual = postgres.execute("SHOW search_path")[0][0]
+    assert found == (pid, usual, "read committed", True, 0)
+
+
 def test_dead_letter_of_a_handler_that_then_raises_stays_one(jobs: Jobs, postgres: PostgresServer) -> None:
     jobs.send("a")
     [message] = jobs.receive()
