@@ -259,14 +259,18 @@ class PostgresStore:
         """Have the notifier give signs of life, and listen; under the lock. In a simulation no other takes part.
 
         Raises:
-            RuntimeError: if there is no thread to be had, or the mailbox is closed by now, so that none would end it.
+            RuntimeError: if there is no thread to be had, or no sockets, or the mailbox is closed by now, so that none
+                would end it.
         """
         if self.clock.blocking.is_virtual:
             return
         if abs(box) not in self._boxes:  # looked at under the lock: a close takes it out before it takes the lock
             raise RuntimeError("the mailbox is closed")
         if self._notifier is None:
-            notifier = Notifier(self, self.clock)
+            try:
+                notifier = Notifier(self, self.clock)
+            except OSError as error:
+                raise RuntimeError(f"there are no sockets for a notifier: {error}") from error
             notifier.start()
             self._notifier = notifier
         self._members.add(abs(box))

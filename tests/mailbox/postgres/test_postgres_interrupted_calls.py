@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import socket
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -55,6 +57,19 @@ def press_ctrl_c(*_: object) -> None:
 
 def do_nothing(*_: object) -> float:
     return 600.0
+
+
+def test_receive_in_a_process_that_has_no_sockets_for_a_notifier_receives_all_the_same(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> None:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    jobs.send("a")
+    monkeypatch.setattr(socket, "socketpair", refuse)
+
+    assert [message.body for message in jobs.receive(wait_time_seconds=0.01)] == ["a"]
+    assert jobs.receive(wait_time_seconds=0.01) == []
 
 
 @pytest.mark.parametrize("put_back", ["at once", "by the close"])
