@@ -50,6 +50,8 @@ _QUERY = re.compile(r"\?[^#]*")
 MAX_WAIT = 20
 #: Seconds in which a second message with the same dedup id is not sent, as in SQS.
 DEDUP_WINDOW = 300.0
+#: The highest bound there is, if there is one: what PostgreSQL counts with has four bytes.
+MAX_LIMIT = 2**31 - 1
 #: Messages that one receive may return.
 MAX_BATCH = 1_000
 #: Workers of one loop: a process has room for some thousand threads in all.
@@ -74,7 +76,7 @@ def check_limits(mailbox: str, max_deliveries: int | None, max_size: int | None)
     """Check what a mailbox is bounded by; None is no bound."""
     for parameter, value in (("max_deliveries", max_deliveries), ("max_size", max_size)):
         if value is not None:
-            check_whole(mailbox, parameter, value, 2**31)
+            check_whole(mailbox, parameter, value, MAX_LIMIT)
 
 
 def check_token(mailbox: str, token: Token | None) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, final
 
 import pytest
 from private_server import wait_until
 
 from loopwarden._blocking import SYSTEM
-from loopwarden.errors import MailboxFullError
+from loopwarden.errors import InvalidParameterError, MailboxFullError
 from loopwarden.mailbox import PostgresMailbox
 from loopwarden.mailbox.postgres._connection import Line, RefusedError
 from loopwarden.testing.contracts._background import run_in_background
@@ -46,6 +47,17 @@ def test_mailbox_has_no_more_than_its_size_whatever_isolation_its_role_has(
     with pytest.raises(MailboxFullError):
         sent.wait(PATIENCE)
     jobs.close()
+
+
+def test_highest_bounds_there_are_can_be_used(postgres: PostgresServer) -> None:
+    for highest in (2**31, 2**31 - 1):
+        try:
+            jobs: Jobs = PostgresMailbox(postgres.url, "jobs", max_size=highest, max_deliveries=highest)
+        except InvalidParameterError:
+            continue
+        with contextlib.closing(jobs):
+            jobs.send("a")
+            assert [message.body for message in jobs.receive()] == ["a"]
 
 
 @pytest.fixture
