@@ -111,6 +111,6 @@ def test_isolation_that_cannot_be_changed_behind_a_pooler_is_refused(postgres: P
             line._pgconn = AsOfAPooler(line._pgconn)
             if is_refused:
                 with pytest.raises(RefusedError, match="must be 'read committed'"):
-                    line.begin()
+                    line.begin(has_settings=True)
             else:
-                line.begin()
+                line.begin(has_settings=True)
