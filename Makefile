@@ -57,7 +57,7 @@ check: $(VENV)/.lint $(VENV)/.types
 	$(BIN)/lint-imports
 
 bench: $(VENV)/.test
-	@missed=0; for part in control_plane mailbox servers postgres supervision shutdown session simulation; do \
+	@missed=0; for part in control_plane mailbox coroutines servers postgres supervision shutdown session simulation; do \
 	    $(BIN)/python benchmarks/$$part.py || missed=1; done; exit $$missed
 
 soak: $(VENV)/.source

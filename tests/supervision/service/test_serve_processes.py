@@ -109,6 +109,26 @@ def test_serve_cuts_the_drain_short_at_the_second_signal_and_the_message_is_ther
     assert "in hang" in str(report.loops[0].stack)
 
 
+def test_serve_cancels_coroutines_when_the_drain_is_cut_short_and_every_unfinished_message_is_there_at_once(
+    path: Path, jobs: Box
+) -> None:
+    jobs.send_many([*["done"] * 20, *["waits"] * 120])
+    with Program("serves", path, "coroutines") as program:
+        for _ in range(120):
+            program.wait_for("in hand: ")
+        program.send()
+        program.wait_for("log: drain begins (SIGTERM): messages in hand: 100")
+
+        program.send()
+        report = program.report()
+
+        assert program.exit_code() == ExitCode.DRAIN_TIMED_OUT
+    assert sorted(message.delivery_count for message in receive(jobs, 120)) == [1] * 20 + [2] * 100
+    assert jobs.approximate_count() == 120
+    assert report.counts == {"abandoned": 100}
+    assert report.duration < report.budget / 2
+
+
 def test_the_third_signal_ends_the_process_at_once(path: Path, jobs: Box) -> None:
     jobs.send("job")
     with Program("serves", path, "hang") as program, contextlib.closing(sqlite3.connect(path)) as other:

@@ -5,6 +5,7 @@ A read of a byte of standard input waits for the test.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import sys
@@ -52,6 +53,12 @@ def hang(message: Message[str, Any]) -> None:
     os.read(near, 1)
 
 
+async def wait_for_ever(message: Message[str, Any]) -> None:
+    say(f"in hand: {message.body}")
+    if message.body != "done":
+        await asyncio.Event().wait()
+
+
 def crash(message: Message[str, Any]) -> None:
     raise SystemExit("told to crash")
 
@@ -97,6 +104,8 @@ def main() -> ExitCode:
             report = run(lambda: MailboxLoop(jobs, wait_at_the_gate, prefetch=10), jobs)
         case "hang":
             report = run(lambda: MailboxLoop(jobs, hang), jobs)
+        case "coroutines":
+            report = run(lambda: MailboxLoop(jobs, wait_for_ever, concurrency=100), jobs)
         case "crash":
             report = run(lambda: MailboxLoop(jobs, crash), jobs)
         case "no start":
