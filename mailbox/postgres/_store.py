@@ -31,9 +31,10 @@ from loopwarden.mailbox.postgres._connection import (
 )
 from loopwarden.mailbox.postgres._notifier import Notifier
 from loopwarden.mailbox.postgres._schema import check_schema, hint_for
+from loopwarden.mailbox.postgres._turns import Turns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from loopwarden._blocking import Gate, Lock
     from loopwarden.clock import Clock
@@ -54,6 +55,9 @@ _MOST_COLLISIONS = 20
 ON_ITS_WAY_SECONDS = 30.0
 #: After how many calls it is looked what slows them down; so who is idle does not look.
 CALLS_OF_A_LOOK = 300
+#: How many calls a process makes at once, so that a hundred loops that begin together do not take all connections of a
+#: server: its `max_connections` is 100 by default, and more at once make it no faster.
+MOST_CALLS = 16
 #: Seconds that a call may take which goes over many messages.
 LONG_SECONDS = 300.0
 
@@ -129,6 +133,7 @@ class PostgresStore:
         #: What slows the mailboxes down.
         self.ailments = Ailments()
         self._calls = 0  # roughly, because it has no lock
+        self._turns = Turns(MOST_CALLS, clock.blocking)
         self._is_away = False  # while the last that was asked of the server was in vain
         self._dice = clock.blocking.dice()
         self._about = about_this_process()
@@ -169,7 +174,7 @@ class PostgresStore:
         collisions = 0
         while True:
             try:
-                answer = self.connections.call(query, given, patience)
+                answer = self._call(query, given, patience)
             except RefusedError as error:
                 collisions += 1
                 if not error.is_in_the_way or collisions > _MOST_COLLISIONS:
@@ -180,6 +185,14 @@ class PostgresStore:
             else:
                 self._is_away = False
                 return answer
+
+    def _call(self, query: bytes, given: Sequence[Any], patience: float) -> Answer:
+        if not self._turns.take(patience):
+            raise LostError(f"all {MOST_CALLS} connections of this process were busy for {patience:.0f} s")
+        try:
+            return self.connections.call(query, given, patience)
+        finally:
+            self._turns.give()
 
     def again(
         self,
