@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast, get_args
 
@@ -41,7 +41,7 @@ from loopwarden.supervision.tree._spec import SupervisorOptions, SupervisorSpec
 from loopwarden.supervision.tree._supervisor_ref import SupervisorRef
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import AsyncGenerator, Callable, Generator
 
     from loopwarden.actors import ActorExit
     from loopwarden.supervision.policy._timeouts import Timeouts
@@ -169,6 +169,38 @@ class Supervisor(ControlActor):
             ref.stop()
         if not ref.has_told:
             ref.wait()
+
+    @classmethod
+    @asynccontextmanager
+    async def open_async(
+        cls, name: str, *, clock: Clock | None = None, **options: Unpack[SupervisorOptions]
+    ) -> AsyncGenerator[SupervisorRef, None]:
+        """Do as `open` for an ``async with`` block, in a program of asyncio: its event loop is never blocked.
+
+        If the block is cancelled while the tree starts, the tree is stopped, and not waited for.
+
+        Raises:
+            StartFailed: if a first child cannot be started; then the others have been stopped, and it has ended.
+            SupervisorGaveUp: at the end of the block, if it gave up and no `wait` has told so.
+        """
+        supervisor = cls(name, clock=clock, **options)
+        supervisor._executor.raises_at_start = True
+        ref = supervisor.launch()
+        try:
+            await ref.ready
+        except BaseException:
+            ref.stop(block=False)
+            if ref.ready.has_failed():
+                await ref.ended
+                ref.wait(0)
+            raise
+        try:
+            yield ref
+        finally:
+            ref.stop(block=False)
+            await ref.ended
+        if not ref.has_told:
+            ref.wait(0)
 
     @override
     def launch(self) -> SupervisorRef:
