@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 __all__ = ["EventLoopHost", "EventLoopRun", "run_coroutine"]
 
+#: Seconds that an event loop may take to answer. One that is only busy with other coroutines is not stuck.
+STUCK_AFTER = 0.5
+
 
 @final
 class EventLoopRun:
@@ -80,11 +83,12 @@ class EventLoopRun:
     def stuck_for(self) -> float:
         """Return for how many seconds it has not got on, as far as can be told; each call asks it to say so.
 
-        So one that is stuck is seen to be from the second look on.
+        So one that is stuck is seen to be from the second look on, if that is not in the very next moment.
         """
         asked_at = self._asked_at
         if asked_at is not None:
-            return self._clock.monotonic() - asked_at
+            stuck_for = self._clock.monotonic() - asked_at
+            return stuck_for if stuck_for >= STUCK_AFTER else 0.0
         self._asked_at = self._clock.monotonic()
         if not self.call(self._answer):
             self._asked_at = None

@@ -609,6 +609,29 @@ def test_a_handler_that_blocks_the_event_loop_is_named_with_its_stack_and_the_lo
     assert while_it_blocks == [("blocks", 2), ("waits", 2)]
 
 
+def test_a_worker_is_replaced_alone_although_the_event_loop_is_busy_for_a_moment(clock: FakeClock) -> None:
+    jobs: Box = InMemoryMailbox("jobs")
+    with Hold() as hold:
+
+        async def handle(message: Mail) -> None:
+            if message.body == "is busy":
+                await asyncio.sleep(1)
+                hold(message)
+            else:
+                await asyncio.sleep(1_000)
+
+        first = jobs.send_many(["hangs", "is busy"])[0]
+        loop = LoopActor.start(MailboxLoop(jobs, handle, concurrency=2), "loop")
+        clock.advance(1)
+        workers = loop.send(HealthCheckRequest()).wait(PATIENCE).workers  # which asks whether the event loop gets on
+        clock.advance(0.1)
+        [worker] = [each.worker for each in workers if each.in_hand is not None and each.in_hand.message_id == first]
+        result = loop.send(AbandonRequest(worker=worker)).wait(PATIENCE)
+    assert (result.abandoned, result.replaced) == (True, True)
+    assert loop.state is LoopState.RUNNING
+    loop.send(AbandonRequest()).wait(PATIENCE)
+
+
 def test_where_a_coroutine_waits_is_told_by_its_own_stack(clock: FakeClock, caplog: pytest.LogCaptureFixture) -> None:
     jobs: Box = InMemoryMailbox("jobs")
 
