@@ -266,8 +266,8 @@ class CoroutineWorker(MessageHolder):
         stuck_for = run.stuck_for()
         if stuck_for:
             executing = run.current()
-            # What no loop has begun cannot be judged by itself, so all are.
-            if executing is self._task or executing not in run.tasks:
+            # What no loop has begun cannot be judged by itself, so all are; and all have to leave what was given up.
+            if executing is self._task or executing not in run.tasks or run.is_given_up:
                 stuck_for = 0.0
         lost = run.lost - self._lost_before + stuck_for
         return max(waited, self.heartbeat.last_beat + lost) if lost else waited

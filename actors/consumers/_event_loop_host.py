@@ -47,6 +47,8 @@ class EventLoopRun:
         self.tasks: dict[asyncio.Task[None], object] = {}
         #: Seconds for which it did not get on, as far as they were noticed.
         self.lost = 0.0
+        #: True once who joins next is given another one, because this one was stuck.
+        self.is_given_up = False
         self.thread_id: int | None = None
         #: What coroutines have a copy of.
         self.context: Context = copy_context()
@@ -189,6 +191,7 @@ class EventLoopHost:
 
     def give_up(self, run: EventLoopRun) -> None:
         """Have another thread made for who joins next: this one is stuck."""
+        run.is_given_up = True
         with self._lock:
             if self._run is run:
                 self._run = None

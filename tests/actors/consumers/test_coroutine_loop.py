@@ -679,6 +679,38 @@ def test_loops_that_share_an_event_loop_share_its_thread(clock: FakeClock) -> No
     assert threads == {"a": "shared", "b": "shared", "after the other has ended": "shared"}
 
 
+def test_loops_that_share_an_event_loop_which_one_of_them_blocks_for_ever_are_all_replaced(clock: FakeClock) -> None:
+    shared = EventLoopThread("shared")
+    blocked: Box = InMemoryMailbox("blocked")
+    other: Box = InMemoryMailbox("other")
+    done: list[tuple[str, int]] = []
+    with Hold() as hold:
+
+        async def block(message: Mail) -> None:
+            if message.delivery_count == 1:
+                hold(message)
+
+        async def wait(message: Mail) -> None:
+            await asyncio.sleep(3)
+            done.append((message.body, message.delivery_count))
+
+        children = [
+            ChildSpec(id="blocked", start=lambda: MailboxLoop(blocked, block, event_loop=shared)),
+            ChildSpec(id="other", start=lambda: MailboxLoop(other, wait, event_loop=shared)),
+        ]
+        policies = {each.id: StallPolicy(threshold=10) for each in children}
+        with Supervisor.open("root", children=children) as root, daemon_scope() as scope:
+            scope.spawn(WatchdogActor([root], policies=policies))
+            other.send("waits")
+            clock.settle()
+            blocked.send("blocks")
+            for _ in range(60):
+                clock.advance(1)
+            while_it_blocks = list(done)
+            hold.release()
+    assert while_it_blocks == [("waits", 2)]
+
+
 # What cannot be.
 
 
