@@ -101,19 +101,24 @@ class CoroutineWorker(MessageHolder):
         place.message_id, place.delivery = message.id, message.delivery_count
         context = run.context.copy()
         context.run(TASK.set, place)
-        coroutine = self._work(message)
+        coroutine = self._work(message, run)
         task: asyncio.Task[None]
         if sys.version_info >= (3, 12):  # one that need not wait is done at once
             task = asyncio.Task(coroutine, loop=run.loop, context=context, eager_start=True)
         else:
             task = asyncio.Task(coroutine, loop=run.loop, context=context)
         if not task.done():
-            self._task = task
-            run.tasks[task] = self
+            self._is_done_by(task, run)
             if self._cancelled_for:  # it was recalled or given up before there was a task
                 task.cancel()
 
-    async def _work(self, message: Message[Any, Any]) -> None:
+    def _is_done_by(self, task: asyncio.Task[None], run: EventLoopRun) -> None:
+        self._task = task
+        run.tasks[task] = self
+
+    async def _work(self, message: Message[Any, Any], run: EventLoopRun) -> None:
+        # Not only by who begins it: one that blocks before it has ever waited is to be known as its worker's.
+        self._is_done_by(cast("asyncio.Task[None]", asyncio.current_task()), run)
         self.heartbeat.beat()
         try:
             work = self._handler(message)

@@ -711,6 +711,30 @@ def test_loops_that_share_an_event_loop_which_one_of_them_blocks_for_ever_are_al
     assert while_it_blocks == [("waits", 2)]
 
 
+def test_one_that_blocks_at_once_is_not_held_against_the_others(clock: FakeClock) -> None:
+    jobs: Box = InMemoryMailbox("jobs")
+    with Hold() as hold:
+
+        async def handle(message: Mail) -> None:
+            if message.body == "blocks":
+                hold(message)
+            await asyncio.sleep(1)
+
+        waiting = jobs.send("waits")
+        loop = LoopActor.start(MailboxLoop(jobs, handle, concurrency=2), "loop")
+        clock.settle()
+        jobs.send("blocks")
+        silent: dict[bool, float | None] = {}
+        for _ in range(3):
+            clock.advance(0.3)
+            workers = loop.send(HealthCheckRequest()).wait(PATIENCE).workers
+            silent = {each.in_hand.message_id == waiting: each.silent_for for each in workers if each.in_hand}
+        hold.release()
+    assert silent[False] == pytest.approx(0.9)
+    assert silent[True] == pytest.approx(0.3)  # before the event loop was asked for the first time
+    loop.send(AbandonRequest()).wait(PATIENCE)
+
+
 # What cannot be.
 
 
