@@ -296,6 +296,9 @@ class MailboxLoop(ReadsMessages, Generic[T]):
         self._crew.begin(group)
         try:
             worker.run(max_iterations, lease, wait)
+        except BaseException:
+            self._stop_workers()  # the coroutines hear of it while they are waited for
+            raise
         finally:
             self._crew.end()
 

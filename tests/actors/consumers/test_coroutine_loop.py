@@ -444,6 +444,31 @@ def test_a_stop_lets_coroutines_end_and_begins_no_more(simulation: Simulation) -
     assert jobs.approximate_count() == 3
 
 
+def test_coroutines_are_asked_to_stop_when_a_receive_ends_the_loop(simulation: Simulation) -> None:
+    class BrokenBox(Box):
+        is_broken = False
+
+        @override
+        def receive(self, **options: Any) -> Any:
+            if self.is_broken:
+                raise KeyError("broken")
+            return super().receive(**options)
+
+    jobs = BrokenBox("jobs")
+
+    async def handle(_message: Mail) -> None:
+        jobs.is_broken = True
+        while not stop_asked():
+            await asyncio.sleep(1)
+
+    jobs.send("job")
+    loop = LoopActor.start(MailboxLoop(jobs, handle, concurrency=2, wait_time_seconds=1), "loop")
+    simulation.advance(5)
+
+    assert isinstance(loop.ended.wait(0).cause, KeyError)
+    assert jobs.approximate_count() == 0
+
+
 def test_at_the_end_of_the_budget_coroutines_are_cancelled_and_all_is_back(simulation: Simulation) -> None:
     jobs: Box = InMemoryMailbox("jobs")
     cancelled: list[Any] = []
