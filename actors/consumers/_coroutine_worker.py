@@ -69,16 +69,16 @@ class CoroutineWorker(MessageHolder):
         if self.token.stopped:  # who was recalled goes on
             self._is_recalled, self.token = False, Token()
         self._run, self._permit, self._lost_before = run, permit, run.lost
-        self._is_begun = self._is_over = False
-        self._error, self._cancelled_for = None, ""
-        self._fate_if_cancelled = "returned"
         self.lease, self.lease_ends, self.held_since = owner.lease, owner.lease_ends, owner.held_since
         self._lost.clear()
         message.token = self.token  # so that it can be fenced alone
         self.progress.working(message.id, message.delivery_count)
         self.heartbeat.beat()
         self._pause_state.enter(self)
-        with self._lock:
+        with self._lock:  # in one step: what comes late, and is about the message before, finds another one
+            self._is_begun = self._is_over = False
+            self._error, self._cancelled_for = None, ""
+            self._fate_if_cancelled = "returned"
             self._in_hand = message
         # It is in hand, and then the look: `secure` does it in the other order.
         deadline = self._pause_state.secured_until
@@ -92,7 +92,7 @@ class CoroutineWorker(MessageHolder):
         message, run = self._in_hand, self._run
         is_over = self._is_stopped() or self._pause_state.is_closed or self.token.stopped
         if message is None or run is None or is_over or self.is_abandoned:
-            self.over()
+            self.over(message)
             return
         self._is_begun = True
         place = Running()
@@ -133,21 +133,26 @@ class CoroutineWorker(MessageHolder):
             else:
                 await _in_time(cast("Awaitable[object]", work), self._timeout)
         except BaseException as error:  # noqa: BLE001  isolates user code; and a cancellation ends here
-            self._error = error
-        finally:
-            self.over()
+            self.over(message, error)
+        else:
+            self.over(message)
 
     # When the coroutine has ended.
 
-    def over(self, error: BaseException | None = None) -> None:
-        """Say that the coroutine has ended, or why it never can; only the first to say so is heard."""
+    def over(self, message: Message[Any, Any] | None, error: BaseException | None = None) -> None:
+        """Say that the coroutine of a message has ended, or why it never can; only the first to say so is heard."""
         with self._lock:
-            if self._is_over:
+            if message is None or self._in_hand is not message or self._is_over:
                 return
             self._is_over = True
-        if error is not None:
-            self._is_begun, self._error = True, error
+            if error is not None:
+                self._is_begun, self._error = True, error
         self._tell(self)
+
+    @property
+    def in_hand(self) -> Message[Any, Any] | None:
+        """The message that is in hand."""
+        return self._in_hand
 
     @property
     def acknowledges(self) -> Message[Any, Any] | None:
@@ -223,14 +228,15 @@ class CoroutineWorker(MessageHolder):
 
     def cancel(self, why: str, fate: Fate = "returned") -> None:
         """Cancel the coroutine: its message goes back when it has ended. On any thread; never blocks."""
-        self._fate_if_cancelled = fate
-        self._cancelled_for = why
-        run = self._run
-        if run is not None:
-            run.call(self._cancel_task)
+        with self._lock:
+            message, run = self._in_hand, self._run
+            if message is None or run is None or self._is_over:
+                return
+            self._cancelled_for, self._fate_if_cancelled = why, fate
+        run.call(self._cancel_task, message)
 
-    def _cancel_task(self) -> None:
-        if self._task is not None:
+    def _cancel_task(self, message: Message[Any, Any]) -> None:
+        if self._task is not None and self._in_hand is message:
             self._task.cancel()
 
     @override

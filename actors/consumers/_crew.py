@@ -173,7 +173,7 @@ class Crew:
         run = self._run
         if run is None or not run.call(self._begin_all, workers):
             for worker in workers:
-                worker.over()
+                worker.over(worker.in_hand)
 
     @property
     def run(self) -> EventLoopRun:
@@ -188,7 +188,7 @@ class Crew:
             try:
                 worker.begin(self._loop_name, self._owner, self._group)
             except BaseException as error:  # noqa: BLE001  the others must begin, and this one be settled
-                worker.over(error)
+                worker.over(worker.in_hand, error)
 
     def _coroutine_over(self, worker: CoroutineWorker) -> None:
         self._ended.put(worker)
@@ -196,8 +196,7 @@ class Crew:
     def _failed(self, error: BaseException) -> None:
         """Give back what is in hand, because the event loop has ended under it; on its thread, as its last act."""
         for worker in tuple(self.workers):
-            if not worker.is_free:
-                worker.over(error)
+            worker.over(worker.in_hand, error)
         if self._group is not None:
             self._group.fail(error)
 

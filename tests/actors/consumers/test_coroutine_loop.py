@@ -552,6 +552,33 @@ def test_an_event_loop_that_user_code_stops_fails_the_loop_and_its_messages_are_
     assert [message.body for message in jobs.receive(max_messages=10)] == ["stop"]
 
 
+def test_a_coroutine_of_a_run_that_has_failed_says_nothing_of_the_next_message(clock: FakeClock) -> None:
+    jobs: Box = InMemoryMailbox("jobs")
+    left: list[Any] = []
+
+    async def handle(message: Mail) -> None:
+        if message.delivery_count > 1:
+            left.pop().close()  # as its garbage collection does
+            await asyncio.to_thread(clock.wall)
+            return
+        task: Any = asyncio.current_task()
+        left.append(task.get_coro())
+        for _ in range(2):  # the second time while it is cancelled, so that it is left as it is
+            asyncio.get_running_loop().stop()
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(1_000)
+
+    jobs.send("job")
+    loop = MailboxLoop(jobs, handle)
+    with pytest.raises(RuntimeError, match="stopped before Future completed"):
+        loop.run()
+    clock.advance(100)
+    loop.run(max_iterations=1)
+
+    assert jobs.approximate_count() == 0
+    assert [(each.processed, each.failed) for each in loop.progress] == [(0, 0), (1, 1)]
+
+
 # Giving coroutines up.
 
 
