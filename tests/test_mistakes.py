@@ -50,7 +50,8 @@ MISTAKES: dict[str, str] = {
         "what else it needs can be bound by functools.partial or a lambda"
     ),
     'MailboxLoop(jobs, handle_async, runs_in="thread")': (
-        "ValueError: runs_in='thread' needs a plain function, but <function handle_async> is a coroutine function"
+        "ValueError: runs_in='thread' needs a plain function, but <function handle_async> is a coroutine function: "
+        "leave runs_in out"
     ),
     "MailboxLoop(jobs, handle_async, prefetch=5)": (
         "ValueError: prefetch is not for coroutines, got 5: as many messages are received as workers are free"
@@ -124,7 +125,7 @@ MISTAKES: dict[str, str] = {
     ),
     'MailboxLoop(jobs, handle, pass_body="yes")': "TypeError: pass_body must be True or False, got 'yes'",
     "MailboxLoop(jobs, handle, timeout=5)": (
-        "ValueError: timeout is for coroutines alone, make the handler an async def: a thread cannot be cancelled"
+        "ValueError: timeout is for coroutines alone, and the handler is a plain function: make it an async def"
     ),
     "MailboxLoop(jobs, handle, longest_handler=-1)": (
         "InvalidParameterError: mailbox 'jobs': longest_handler must be a number of seconds from 0 to 43200, got -1"
@@ -367,10 +368,10 @@ MISTAKES: dict[str, str] = {
         "(close it, or take another name), got <class 'str'>"
     ),
     'open_mailbox("memory://fresh", max_deliveries=0)': (
-        "InvalidParameterError: mailbox 'fresh': max_deliveries must be a whole number from 1 to 2147483648, got 0"
+        "InvalidParameterError: mailbox 'fresh': max_deliveries must be a whole number from 1 to 2147483647, got 0"
     ),
     'open_mailbox("memory://fresh", max_size="many")': (
-        "InvalidParameterError: mailbox 'fresh': max_size must be a whole number from 1 to 2147483648, got 'many'"
+        "InvalidParameterError: mailbox 'fresh': max_size must be a whole number from 1 to 2147483647, got 'many'"
     ),
     'open_mailbox("sqlite:///mail.db#jobs", durability="full")': (
         "TypeError: SqliteMailbox.__init__() got an unexpected keyword argument 'durability'"

@@ -14,7 +14,9 @@ from loopwarden._frames import stack_of
 from loopwarden._log import describe
 from loopwarden._running import TASK, Running
 from loopwarden._ticket import write
+from loopwarden.actors.consumers._mailbox_worker import refuse_unfinished
 from loopwarden.actors.consumers._message_holder import MessageHolder, Terms
+from loopwarden.actors.consumers._retry import UnfinishedError
 from loopwarden.mailbox import SupportsWaitedUntil, Token
 
 if TYPE_CHECKING:
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from loopwarden.actors.loop._work_budget import Permit
     from loopwarden.mailbox import Message
 
-__all__ = ["CoroutineWorker"]
+__all__ = ["CoroutineWorker", "in_time"]
 
 
 @final
@@ -57,6 +59,8 @@ class CoroutineWorker(MessageHolder):
         self._is_begun = self._is_over = False
         self._error: BaseException | None = None  # what its coroutine has raised
         self._cancelled_for = ""
+        self._is_cancelled = False  # it has been thrown into the coroutine
+        self._is_excused = False  # it was given up because of another one
         self._fate_if_cancelled: Fate = "returned"
         self.progress.waited_until = self._excused_until
         self.progress.say_where(self._where)
@@ -77,7 +81,7 @@ class CoroutineWorker(MessageHolder):
         self._pause_state.enter(self)
         with self._lock:  # in one step: what comes late, and is about the message before, finds another one
             self._is_begun = self._is_over = False
-            self._error, self._cancelled_for = None, ""
+            self._error, self._cancelled_for, self._is_cancelled = None, "", False
             self._fate_if_cancelled = "returned"
             self._in_hand = message
         # It is in hand, and then the look: `secure` does it in the other order.
@@ -110,7 +114,7 @@ class CoroutineWorker(MessageHolder):
         if not task.done():
             self._is_done_by(task, run)
             if self._cancelled_for:  # it was recalled or given up before there was a task
-                task.cancel()
+                self._cancel_task(message)
 
     def _is_done_by(self, task: asyncio.Task[None], run: EventLoopRun) -> None:
         self._task = task
@@ -128,10 +132,9 @@ class CoroutineWorker(MessageHolder):
                     "a handler that runs in asyncio must return a coroutine, as an async def does, but this one has"
                     f" returned {describe(work)}"
                 )
-            if self._timeout is None:
-                await cast("Awaitable[object]", work)
-            else:
-                await _in_time(cast("Awaitable[object]", work), self._timeout)
+            _refuse_unfinished(await in_time(cast("Awaitable[object]", work), self._timeout))
+            if self._is_cancelled:  # the handler has swallowed it, so it is not known what is done
+                raise asyncio.CancelledError  # noqa: TRY301  as if it had not
         except BaseException as error:  # noqa: BLE001  isolates user code; and a cancellation ends here
             self.over(message, error)
         else:
@@ -237,13 +240,25 @@ class CoroutineWorker(MessageHolder):
 
     def _cancel_task(self, message: Message[Any, Any]) -> None:
         if self._task is not None and self._in_hand is message:
-            self._task.cancel()
+            self._is_cancelled = self._task.cancel() or self._is_cancelled
 
     @override
     def give_back(self, error: str, *, is_end: bool) -> None:
         self.is_abandoned = True
+        run = self._run
+        if run is not None and run.stuck_for():
+            current = run.current()
+            culprit = None if current is None else run.tasks.get(current)
+            self._is_excused = culprit is not None and culprit is not self
         self.cancel(error)
         super().give_back(error, is_end=is_end)
+
+    @override
+    def _give_back_abandoned(self, message: Message[Any, Any], error: str) -> None:
+        if self._is_excused:  # another coroutine is to blame, whose message is counted
+            message.put_back()
+        else:
+            super()._give_back_abandoned(message, error)
 
     def join(self) -> None:
         """Make ready for a run of the loop."""
@@ -286,20 +301,49 @@ class CoroutineWorker(MessageHolder):
     def _where(self) -> str:
         """Return the stack of the coroutine, or of the thread if that does not get on."""
         run, task = self._run, self._task
-        if run is None or task is None or run.stuck_for() or run.current() is task:
+        if run is None or task is None:
             return stack_of(None if run is None else run.thread_id)
+        if run.stuck_for() or run.current() is task:
+            others = max(0, len(run.tasks) - 1)
+            remedy = "await asyncio.to_thread(…) for what blocks"
+            return f"It blocks its event loop, and {others} others wait: {remedy}.\n{stack_of(run.thread_id)}"
         return "".join(traceback.StackSummary.extract(_awaited(task.get_coro())).format())
 
 
-async def _in_time(work: Awaitable[object], seconds: float) -> None:
+def _refuse_unfinished(result: object) -> None:
+    refuse_unfinished(result)
+    if issubclass(type(result), asyncio.Future):
+        raise UnfinishedError(
+            f"a handler must be a plain function or an async def, but this one returned {describe(result)}, so nothing"
+            " was done: await it in the async def"
+        )
+
+
+async def in_time(work: Awaitable[object], seconds: float | None) -> object:
+    """Return what is awaited.
+
+    Raises:
+        TimeoutError: if it takes longer than ``seconds``, whatever it makes of its cancellation.
+    """
+    if seconds is None:
+        return await work
     limit = asyncio.timeout(seconds)
+    result: object = None
+    cause: BaseException | None = None
     try:
         async with limit:
-            await work
-    except TimeoutError as error:
+            result = await work
+    except (Exception, asyncio.CancelledError) as error:
         if not limit.expired():
             raise
-        raise TimeoutError(f"the handler was cancelled, because it took longer than {seconds:g} s") from error
+        cause = error
+    if not limit.expired():
+        return result
+    # A plain time-out says nothing more; what the handler has raised in its place may.
+    is_plain = cause is None or type(cause) is TimeoutError
+    raise TimeoutError(f"the handler was cancelled, because it took longer than {seconds:g} s") from (
+        None if is_plain else cause
+    )
 
 
 def _awaited(coroutine: Coroutine[Any, Any, Any] | Any) -> Iterator[tuple[FrameType, int]]:

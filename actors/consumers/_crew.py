@@ -15,7 +15,7 @@ from typing_extensions import override
 from loopwarden._log import report
 from loopwarden._threads import run_in_thread
 from loopwarden._ticket import Ticket, write
-from loopwarden.actors.consumers._coroutine_worker import CoroutineWorker
+from loopwarden.actors.consumers._coroutine_worker import CoroutineWorker, in_time
 from loopwarden.actors.consumers._event_loop import EventLoopThread, host_of
 from loopwarden.actors.consumers._event_loop_host import run_coroutine
 from loopwarden.actors.consumers._mailbox_worker import MailboxWorker
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["Crew"]
 
 #: Seconds that coroutines have to end after they were cancelled, before their messages are given back nevertheless.
-CANCEL_SECONDS = 0.5
+CANCEL_SECONDS = 0.1
 #: Threads that give back, so that a store which hangs with one message does not keep all others.
 RETURNERS = 8
 
@@ -72,6 +72,7 @@ class Crew:
         self._is_own = event_loop is None
         self._event_loop = host_of(event_loop or EventLoopThread(f"{self._name}-asyncio", clock=clock))
         self._handler = handler
+        self._timeout = timeout
         self._make = partial(CoroutineWorker, terms, handler, timeout, self._coroutine_over)
         self.workers = [self._make() for _ in range(concurrency)]
         #: What receives; on the thread of the loop's `run`.
@@ -287,7 +288,7 @@ class Crew:
 
         async def answer() -> None:
             try:
-                made = await cast("Any", self._handler(message))
+                made = await in_time(cast("Any", self._handler(message)), self._timeout)
             except BaseException as error:  # noqa: BLE001  isolates user code: who asked gets it
                 write(result, error=error)
             else:

@@ -566,7 +566,10 @@ def _check_transactional(transactional: object, source: Source[Any], runs_in: Ru
     if type(transactional) is not bool:
         raise TypeError(f"transactional must be True or False, got {describe(transactional)}")
     if transactional and runs_in == "asyncio":
-        raise ValueError("transactional needs a plain function as its handler: the connection is not asyncio's")
+        raise ValueError(
+            "transactional needs a plain function as its handler, because its connection blocks: in an async def, use"
+            " mailbox.transaction(message) in a function for asyncio.to_thread(…)"
+        )
     if transactional and not isinstance(source, SupportsTransactions):
         raise ValueError(
             "transactional needs a mailbox in a database with transactions, such as PostgresMailbox,"
@@ -607,7 +610,7 @@ def _check_coroutines(
     for name, value in (("timeout", timeout), ("event_loop", event_loop)):
         if value is not None:
             raise ValueError(
-                f"{name} is for coroutines alone, make the handler an async def: a thread cannot be cancelled"
+                f"{name} is for coroutines alone, and the handler is a plain function: make it an async def"
             )
 
 

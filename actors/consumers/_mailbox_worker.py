@@ -74,7 +74,10 @@ def _runs_in(handler: object, runs_in: object) -> RunsIn:
         check_plain("handler", handler)
         return "asyncio" if runs_in == "asyncio" else "thread"
     if runs_in == "thread":
-        raise ValueError(f"runs_in='thread' needs a plain function, but {describe(handler)} is a coroutine function")
+        raise ValueError(
+            f"runs_in='thread' needs a plain function, but {describe(handler)} is a coroutine function:"
+            " leave runs_in out"
+        )
     return "asyncio"
 
 
@@ -88,8 +91,8 @@ def refuse_unfinished(result: object) -> None:
     if not isinstance(result, AsyncGeneratorType):
         unfinished.close()
     raise UnfinishedError(
-        f"a handler must be a plain function, but this one returned a {type(unfinished).__name__}, so nothing was done:"
-        " for a coroutine make it an async def, or say runs_in='asyncio'"
+        f"a handler must be a plain function or an async def, but this one returned a {type(unfinished).__name__}, so"
+        " nothing was done: await it in an async def, or say runs_in='asyncio' if the loop is to"
     )
 
 

@@ -35,6 +35,9 @@ class MainLoop(MailboxLoop[RequestT], abc.ABC, Generic[RequestT, ReplyT]):
         self, requests: Mailbox[RequestT, ReplyT], responses: Mailbox[ReplyT, Any] | None = None, **options: Any
     ) -> None:
         check_plain("respond", type(self).respond)
+        for name in ("runs_in", "timeout", "event_loop"):
+            if options.get(name) not in {None, "thread"}:
+                raise TypeError(f"a {type(self).__name__} has no {name}: its respond() runs on a thread")
         super().__init__(requests, self._answer, **options)
         self._responses = responses
 

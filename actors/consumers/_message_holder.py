@@ -142,7 +142,7 @@ class MessageHolder:
             with suppress(RuntimeError):  # no thread for timers
                 timer = self._clock.call_later(FENCE_AFTER, self.token.fence)
             if message is not None and not message.is_finalized:
-                is_back = self._settled(message, lambda: message.nack(0, error=error))
+                is_back = self._settled(message, lambda: self._give_back_abandoned(message, error))
                 if notes:
                     self._note_fate(message, "abandoned" if is_back else fate_of(message))
             self.return_unstarted(notes=notes)
@@ -150,6 +150,9 @@ class MessageHolder:
             self.token.fence()
             if timer is not None:
                 timer.cancel()
+
+    def _give_back_abandoned(self, message: Message[Any, Any], error: str) -> None:
+        message.nack(0, error=error)
 
     def _release(self) -> None:
         """Let others have what this one needs no more."""

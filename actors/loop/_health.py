@@ -34,6 +34,7 @@ __all__ = [
     "fields_of_hand",
     "merged_fates",
     "stack_of_worker",
+    "stacks_of",
     "words_of_hand",
 ]
 
@@ -329,6 +330,20 @@ def stack_of_worker(status: WorkerStatus) -> str:
     """Return the stack of what a worker does."""
     progress = _PLACES.get(status.worker)
     return stack_of(status.thread_id) if progress is None or progress.where is None else progress.where()
+
+
+def stacks_of(statuses: Iterable[WorkerStatus]) -> str:
+    """Return the stack of each worker, those that are alike once."""
+    workers: dict[str, list[int]] = {}
+    for status in statuses:
+        workers.setdefault(stack_of_worker(status), []).append(status.worker)
+    return "\n".join(f"{_named(numbers)}:\n{stack}" for stack, numbers in workers.items())
+
+
+def _named(workers: list[int]) -> str:
+    if len(workers) == 1:
+        return f"worker {workers[0]}"
+    return f"{len(workers)} workers, from {workers[0]} to {workers[-1]}"
 
 
 def fields_of_hand(in_hand: tuple[InHand, ...], mailbox: str | None = None) -> dict[str, Any]:

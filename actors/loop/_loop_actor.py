@@ -14,7 +14,7 @@ from loopwarden._message_kinds import MessageKinds
 from loopwarden._ticket import Ticket, in_time, write
 from loopwarden.actors.loop._abandon import GivenBack, WorkerRecovery
 from loopwarden.actors.loop._drain import Drain
-from loopwarden.actors.loop._health import Activity, LoopHealth, fields_of_hand, stack_of_worker, words_of_hand
+from loopwarden.actors.loop._health import Activity, LoopHealth, fields_of_hand, stacks_of, words_of_hand
 from loopwarden.actors.loop._loop_ref import LoopRef
 from loopwarden.actors.loop._messages import (
     AbandonRequest,
@@ -321,7 +321,8 @@ class LoopActor(ControlActor):
 
     def _abandon(self, request: AbandonRequest) -> Deferred:
         status = None if request.worker is None else self.health.find(request.worker)
-        stacks = [f"worker {each.worker}:\n{stack_of_worker(each)}" for each in self.health.statuses()]
+        # Before it is told: what is cancelled is soon elsewhere.
+        stacks = stacks_of(self.health.statuses() if status is None else (status,))
         answer = self._recovery.abandon(request)
         if status is not None and self.health.find(status.worker) is None:  # it was replaced, and will not answer
             self._processing.give_up(status.thread_id, request.reason)
@@ -333,7 +334,7 @@ class LoopActor(ControlActor):
             self._is_cut_short = True
         if self._recovery.cause is not None:
             self._outcome = _WorkerEnded(None)
-            self._stack = self._stack or "\n".join(stacks)
+            self._stack = self._stack or stacks
         return Deferred(answer)
 
     def _note_return(self) -> None:
