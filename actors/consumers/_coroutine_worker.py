@@ -57,6 +57,7 @@ class CoroutineWorker(MessageHolder):
         self._task: asyncio.Task[None] | None = None
         self._lost_before = 0.0  # what the event loop had lost when it began
         self._is_begun = self._is_over = False
+        self._has_let_go = False  # it was given up, and its coroutine has ended: its message is another's to give back
         self._error: BaseException | None = None  # what its coroutine has raised
         self._cancelled_for = ""
         self._is_cancelled = False  # it has been thrown into the coroutine
@@ -80,7 +81,7 @@ class CoroutineWorker(MessageHolder):
         self.heartbeat.beat()
         self._pause_state.enter(self)
         with self._lock:  # in one step: what comes late, and is about the message before, finds another one
-            self._is_begun = self._is_over = False
+            self._is_begun = self._is_over = self._has_let_go = False
             self._error, self._cancelled_for, self._is_cancelled = None, "", False
             self._fate_if_cancelled = "returned"
             self._in_hand = message
@@ -172,11 +173,16 @@ class CoroutineWorker(MessageHolder):
         self._count_success(message, is_done=message.is_finalized)
         self._leave()
 
+    @property
+    def lets_go(self) -> bool:
+        """True if who gave the worker up gives its message back, so that there is nothing to settle."""
+        return self.is_abandoned and self._is_begun
+
     def settle(self) -> BaseException | None:
         """Do with the message what its end asks for; return what ends the loop, if anything does. It may block."""
         message, error = self._in_hand, self._error
         try:
-            if message is None or self.is_abandoned:  # who gave the worker up has given the message back
+            if message is None or self.lets_go:
                 return None
             if not self._is_begun:
                 self.progress.returned += (is_back := self._settled(message, message.put_back))
@@ -206,13 +212,17 @@ class CoroutineWorker(MessageHolder):
         if run is not None and task is not None:
             run.tasks.pop(task, None)
         with self._lock:
-            self._in_hand = None
+            # Who has given it up may not have come to give back yet, and finds it there.
+            self._has_let_go = self.is_abandoned
+            if not self._has_let_go:
+                self._in_hand = None
         self._task = self._error = None
         self._release()
         if not self.progress.has_raised:
             self.progress.free()
         self._pause_state.leave(self)
         if self.is_abandoned:
+            self._renewer.leave(self)
             write(self.ended)
 
     @override
@@ -272,8 +282,8 @@ class CoroutineWorker(MessageHolder):
 
     @property
     def is_free(self) -> bool:
-        """True if it has nothing in hand."""
-        return self._in_hand is None
+        """True if no coroutine is at work for it."""
+        return self._in_hand is None or self._has_let_go
 
     @property
     def blocks(self) -> bool:

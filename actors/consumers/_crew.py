@@ -123,13 +123,13 @@ class Crew:
         run, settler, self._run, self._settler = self._run, self._settler, None, None
         for worker in self.workers:
             worker.leave()
-        if settler is not None:
-            self._ended.put(None)
-            settler.wait_ready()
         if run is not None:
             self._event_loop.leave(run, self)
             if self._is_own:
-                run.ended.wait_ready()
+                run.ended.wait_ready()  # what it cancels is settled
+        if settler is not None:
+            self._ended.put(None)
+            settler.wait_ready()
 
     def wait_free(self, token: Token, *, all_of_them: bool) -> int:
         """Wait until a worker is free, or all are; return how many are, or 0 if the wait was cut short."""
@@ -192,7 +192,11 @@ class Crew:
                 worker.over(worker.in_hand, error)
 
     def _coroutine_over(self, worker: CoroutineWorker) -> None:
-        self._ended.put(worker)
+        if worker.lets_go:  # at once: the run of its loop, and the thread that settles, may have ended long since
+            worker.settle()
+            self._changed()
+        else:
+            self._ended.put(worker)
 
     def _failed(self, error: BaseException) -> None:
         """Give back what is in hand, because the event loop has ended under it; on its thread, as its last act."""
@@ -336,10 +340,11 @@ class Crew:
         rest = [each for each in workers if not each.is_free]
         if rest and is_end:
             self._wait_moment(lambda: all(each.is_free for each in rest))
-        left = [each for each in workers if not each.is_free]
-        if left and is_end:
-            self.give_up()
-        slices = [left[start::RETURNERS] for start in range(min(RETURNERS, len(left)))]
+        if is_end:  # otherwise they were given up before, and have given back nothing since
+            workers = [each for each in workers if not each.is_free]
+            if workers:
+                self.give_up()
+        slices = [workers[start::RETURNERS] for start in range(min(RETURNERS, len(workers)))]
         return [partial(_give_back_each, each, error, is_end=is_end) for each in slices]
 
     def _wait_moment(self, is_so: Callable[[], bool]) -> None:

@@ -19,6 +19,7 @@ from loopwarden import (
     HealthCheckRequest,
     LoopActor,
     MailboxLoop,
+    PauseRequest,
     ProcessRequest,
     ShutdownRequest,
     Supervisor,
@@ -784,6 +785,60 @@ def test_where_a_coroutine_waits_is_told_by_its_own_stack(clock: FakeClock, capl
     stack = str(told[0].stack_info)
     assert "await ask_the_model()" in stack
     assert "await asyncio.sleep(1_000_000)" in stack
+
+
+def test_a_message_is_back_although_its_coroutine_has_ended_before_that_could_be_seen_to(
+    simulation: Simulation,
+) -> None:
+    jobs: Box = InMemoryMailbox("jobs")
+
+    async def handle(_message: Mail) -> None:
+        await asyncio.sleep(5)
+
+    [job] = jobs.send_many(["job"])
+    loop = MailboxLoop(jobs, handle, visibility_timeout=1_000)
+    actor = LoopActor.start(loop, "loop")
+    simulation.advance(1)
+    [worker] = [each.worker for each in actor.send(HealthCheckRequest()).wait().workers if each.in_hand is not None]
+
+    # As an `AbandonRequest` does it, in two steps.
+    ended = loop.replace(worker)
+    actor.send(PauseRequest())
+    simulation.advance(5)
+    loop.give_back(worker, "it hangs")
+
+    assert ended is not None
+    assert ended.is_ready()
+    assert [(message.id, message.delivery_count) for message in jobs.receive()] == [(job, 2)]
+    actor.send(ShutdownRequest()).wait()
+
+
+def test_a_worker_that_was_given_up_ends_with_its_coroutine_although_its_loop_has_ended_before(
+    simulation: Simulation,
+) -> None:
+    jobs: Box = InMemoryMailbox("jobs")
+    shared = EventLoopThread()
+
+    async def handle(message: Mail) -> None:
+        if message.delivery_count == 1:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(1_000)
+            await asyncio.sleep(1_000)
+
+    other = LoopActor.start(MailboxLoop(Box("other"), nothing, event_loop=shared), "other")
+    jobs.send("stubborn")
+    loop = MailboxLoop(jobs, handle, event_loop=shared)
+    actor = LoopActor.start(loop, "loop")
+    simulation.advance(1)
+    [worker] = [each.worker for each in actor.send(HealthCheckRequest()).wait().workers if each.in_hand is not None]
+    ended = loop.replace(worker)
+    assert ended is not None
+    actor.send(ShutdownRequest()).wait()
+    before = ended.is_ready()
+    simulation.advance(2_000)
+
+    assert (before, ended.is_ready()) == (False, True)
+    other.send(ShutdownRequest()).wait()
 
 
 # One event loop for several loops.
