@@ -17,6 +17,7 @@ from loopwarden._ticket import write
 from loopwarden.actors.consumers._mailbox_worker import refuse_unfinished
 from loopwarden.actors.consumers._message_holder import MessageHolder, Terms
 from loopwarden.actors.consumers._retry import UnfinishedError
+from loopwarden.actors.loop._health import fate_of
 from loopwarden.mailbox import SupportsWaitedUntil, Token
 
 if TYPE_CHECKING:
@@ -187,7 +188,7 @@ class CoroutineWorker(MessageHolder):
             if not self._is_begun:
                 self.progress.returned += (is_back := self._settled(message, message.put_back))
                 if self._is_ending:
-                    self._note_fate(message, "returned" if is_back else "extended")
+                    self._note_fate(message, "returned" if is_back else fate_of(message))
             elif error is None:
                 self._succeeded(message)
             elif self._cancelled_for and issubclass(type(error), asyncio.CancelledError):
@@ -205,7 +206,7 @@ class CoroutineWorker(MessageHolder):
         is_back = self._settled(message, lambda: message.nack(0, error=why))
         self.progress.returned += is_back
         if self._is_ending or self._fate_if_cancelled == "abandoned":
-            self._note_fate(message, self._fate_if_cancelled if is_back else "extended")
+            self._note_fate(message, self._fate_if_cancelled if is_back else fate_of(message))
 
     def _leave(self) -> None:
         run, task = self._run, self._task

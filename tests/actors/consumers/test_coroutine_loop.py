@@ -592,6 +592,25 @@ def test_a_coroutine_that_will_not_be_cancelled_keeps_its_message_from_none(simu
     simulation.advance(5_000)  # and in the end it is gone
 
 
+def test_a_message_that_its_handler_has_acknowledged_is_done_although_the_rest_is_cancelled(
+    simulation: Simulation,
+) -> None:
+    jobs: Box = InMemoryMailbox("jobs")
+
+    async def handle(message: Mail) -> None:
+        message.acknowledge()
+        await asyncio.sleep(1_000)
+
+    jobs.send("job")
+    loop = LoopActor.start(MailboxLoop(jobs, handle), "loop")
+    simulation.advance(1)
+    answer = loop.send(AbandonRequest())
+    simulation.advance(2)
+
+    assert answer.wait(0).abandoned
+    assert [fate.fate for fate in loop.fates()] == ["done"]
+
+
 def test_what_coroutines_have_left_running_is_cancelled_at_the_end(simulation: Simulation) -> None:
     jobs: Box = InMemoryMailbox("jobs")
     tasks: set[asyncio.Task[None]] = set()
