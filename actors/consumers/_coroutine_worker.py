@@ -103,11 +103,12 @@ class CoroutineWorker(MessageHolder):
         self._is_begun = True
         place = Running()
         place.loop, place.owner, place.group, place.mailbox = loop, owner, group, self._source.name
-        place.heartbeat, place.is_stopped = self.heartbeat, lambda: self.token.stopped
+        token = self.token  # not that of a later message
+        place.heartbeat, place.is_stopped = self.heartbeat, lambda: token.stopped
         place.message_id, place.delivery = message.id, message.delivery_count
         context = run.context.copy()
         context.run(TASK.set, place)
-        coroutine = self._work(message, run)
+        coroutine = self._work(message, run, place)
         task: asyncio.Task[None]
         if sys.version_info >= (3, 12):  # one that need not wait is done at once
             task = asyncio.Task(coroutine, loop=run.loop, context=context, eager_start=True)
@@ -122,9 +123,10 @@ class CoroutineWorker(MessageHolder):
         self._task = task
         run.tasks[task] = self
 
-    async def _work(self, message: Message[Any, Any], run: EventLoopRun) -> None:
+    async def _work(self, message: Message[Any, Any], run: EventLoopRun, place: Running) -> None:
         # Not only by who begins it: one that blocks before it has ever waited is to be known as its worker's.
         self._is_done_by(cast("asyncio.Task[None]", asyncio.current_task()), run)
+        error: BaseException | None = None
         self.heartbeat.beat()
         try:
             work = self._handler(message)
@@ -137,10 +139,10 @@ class CoroutineWorker(MessageHolder):
             _refuse_unfinished(await in_time(cast("Awaitable[object]", work), self._timeout))
             if self._is_cancelled:  # the handler has swallowed it, so it is not known what is done
                 raise asyncio.CancelledError  # noqa: TRY301  as if it had not
-        except BaseException as error:  # noqa: BLE001  isolates user code; and a cancellation ends here
-            self.over(message, error)
-        else:
-            self.over(message)
+        except BaseException as raised:  # noqa: BLE001  isolates user code; and a cancellation ends here
+            error = raised
+        place.heartbeat = None  # a task that it has left running must not beat for the next message
+        self.over(message, error)
 
     # When the coroutine has ended.
 

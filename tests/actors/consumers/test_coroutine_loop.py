@@ -208,6 +208,30 @@ def test_beat_works_in_the_handler_in_its_tasks_and_in_its_threads(simulation: S
     loop.send(AbandonRequest()).wait()
 
 
+def test_what_a_coroutine_has_left_running_gives_no_sign_of_life_for_the_next_message(simulation: Simulation) -> None:
+    jobs: Box = InMemoryMailbox("jobs")
+    tasks: list[asyncio.Task[None]] = []
+
+    async def beat_for_ever() -> None:
+        while True:
+            await asyncio.sleep(1)
+            beat()
+
+    async def handle(message: Mail) -> None:
+        if message.body == "leaves a task":
+            tasks.append(asyncio.create_task(beat_for_ever()))
+        else:
+            await asyncio.sleep(1_000_000)
+
+    jobs.send_many(["leaves a task", "hangs"])
+    loop = LoopActor.start(MailboxLoop(jobs, handle), "loop")
+    simulation.advance(100)
+
+    [worker] = [each for each in loop.send(HealthCheckRequest()).wait().workers if each.in_hand is not None]
+    assert worker.silent_for == 100
+    loop.send(AbandonRequest()).wait()
+
+
 def test_stop_asked_is_true_for_the_coroutine_once_the_loop_stops(simulation: Simulation) -> None:
     jobs: Box = InMemoryMailbox("jobs")
     seen: list[bool] = []
