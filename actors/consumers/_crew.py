@@ -236,7 +236,10 @@ class Crew:
         for worker in batch:
             if worker in done:
                 continue
-            error = worker.settle()
+            try:
+                error = worker.settle()
+            except BaseException as raised:  # noqa: BLE001  of the back end: it ends the loop, as on a thread
+                error = raised
             if error is not None and self._group is not None:
                 self._group.fail(error)
         self._freed(batch)

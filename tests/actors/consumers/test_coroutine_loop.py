@@ -701,6 +701,42 @@ def test_a_coroutine_of_a_run_that_has_failed_says_nothing_of_the_next_message(c
     assert [(each.processed, each.failed) for each in loop.progress] == [(0, 0), (1, 1)]
 
 
+def test_what_a_store_raises_that_is_no_exception_ends_the_loop_and_keeps_no_other_message(
+    simulation: Simulation,
+) -> None:
+    class PanicError(BaseException):
+        pass
+
+    class PanickyBox(Box):
+        @override
+        def acknowledge_many(self, messages: Any) -> Any:
+            raise PanicError
+
+    class PanickySettler:
+        def __init__(self, settler: Any) -> None:
+            self._settler = settler
+
+        def __getattr__(self, name: str) -> Any:
+            if name == "settle_acknowledge":
+                raise PanicError
+            return getattr(self._settler, name)
+
+    jobs = PanickyBox("jobs")
+
+    async def handle(message: Mail) -> None:
+        if message.body == "panics":
+            message.settler = PanickySettler(message.settler)  # type: ignore[assignment]  it does what one does
+        await asyncio.sleep(1)
+
+    jobs.send_many(["panics", "a", "b"])
+    loop = LoopActor.start(MailboxLoop(jobs, handle, concurrency=3), "loop")
+    simulation.advance(5)
+
+    assert isinstance(loop.ended.wait(0).cause, PanicError)
+    simulation.advance(100)
+    assert [message.body for message in jobs.receive(max_messages=10)] == ["panics"]
+
+
 # Giving coroutines up.
 
 
