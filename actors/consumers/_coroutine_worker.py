@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import threading
 import traceback
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, cast, final
@@ -29,7 +30,21 @@ if TYPE_CHECKING:
     from loopwarden.actors.loop._work_budget import Permit
     from loopwarden.mailbox import Message
 
-__all__ = ["CoroutineWorker", "in_time"]
+__all__ = ["CoroutineWorker", "Place", "in_time"]
+
+
+@final
+class Place(Running):
+    """What is running in a coroutine, and in what it starts."""
+
+    def __init__(self, run: EventLoopRun) -> None:
+        self._run = run
+
+    @property
+    @override
+    def is_alone(self) -> bool:  # type: ignore[override]  it depends on who asks
+        """True on the event loop: if that is blocked, nothing else works for the loop; a thread may wait."""
+        return threading.get_ident() == self._run.thread_id
 
 
 @final
@@ -101,7 +116,7 @@ class CoroutineWorker(MessageHolder):
             self.over(message)
             return
         self._is_begun = True
-        place = Running()
+        place = Place(run)
         place.loop, place.owner, place.group, place.mailbox = loop, owner, group, self._source.name
         token = self.token  # not that of a later message
         place.heartbeat, place.is_stopped = self.heartbeat, lambda: token.stopped

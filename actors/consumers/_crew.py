@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, cast, final
 from typing_extensions import override
 
 from loopwarden._log import report
+from loopwarden._running import TASK
 from loopwarden._threads import run_in_thread
 from loopwarden._ticket import Ticket, write
-from loopwarden.actors.consumers._coroutine_worker import CoroutineWorker, in_time
+from loopwarden.actors.consumers._coroutine_worker import CoroutineWorker, Place, in_time
 from loopwarden.actors.consumers._event_loop import EventLoopThread, host_of
 from loopwarden.actors.consumers._event_loop_host import run_coroutine
 from loopwarden.actors.consumers._mailbox_worker import MailboxWorker
@@ -301,8 +302,14 @@ class Crew:
             else:
                 write(result, made)
 
+        place = Place(run)
+        place.loop, place.owner, place.group, place.mailbox = self._loop_name, self._owner, self._group, self._name
+        place.is_stopped = lambda: self.intake.token.stopped
+        context = run.context.copy()
+        context.run(TASK.set, place)
+
         def begin() -> None:
-            task = run.loop.create_task(answer(), context=run.context.copy())
+            task = run.loop.create_task(answer(), context=context)
             task.add_done_callback(lambda _: write(result, error=RuntimeError("the event loop has ended")))
 
         if not run.call(begin):

@@ -30,7 +30,7 @@ from loopwarden import (
 )
 from loopwarden._ticket import write
 from loopwarden.actors import AbandonRequest, DLQConsumer, LoopState, RecallRequest, Runnable
-from loopwarden.errors import LoopAbandonedError
+from loopwarden.errors import LoopAbandonedError, SelfWaitError
 from loopwarden.logs import ContextFilter
 from loopwarden.mailbox import InMemoryMailbox, Message
 from loopwarden.supervision import StallPolicy, WatchdogActor
@@ -524,6 +524,48 @@ def test_a_loop_that_does_not_run_processes_a_body_by_itself() -> None:
     jobs: Box = InMemoryMailbox("jobs")
 
     assert MailboxLoop(jobs, handle).process(1) == 2
+
+
+def test_the_handler_knows_its_loop_while_a_body_is_processed(simulation: Simulation) -> None:
+    async def handle(_message: Mail) -> str:
+        while not stop_asked():
+            await asyncio.sleep(1)
+        try:
+            loop.send(ShutdownRequest()).wait(5)
+        except SelfWaitError:
+            return "refused"
+        return "waited"
+
+    loop = LoopActor.start(MailboxLoop(Box("jobs"), handle), "loop")
+    answer = loop.send(ProcessRequest(body=1))
+    simulation.advance(3)
+    loop.send(ShutdownRequest())
+    simulation.advance(20)
+
+    assert answer.wait(0) == "refused"
+
+
+def test_a_wait_on_the_event_loop_for_what_runs_on_it_is_refused(simulation: Simulation) -> None:
+    jobs: Box = InMemoryMailbox("jobs")
+    said: list[object] = []
+
+    async def handle(message: Mail) -> Any:
+        if message.body == "inner":
+            return "done"
+        asked = loop.send(ProcessRequest(body="inner"))
+        try:
+            asked.wait(5)
+        except SelfWaitError as error:
+            said.append(type(error))
+        said.append(await asyncio.to_thread(asked.wait, 5))
+        return None
+
+    loop = LoopActor.start(MailboxLoop(jobs, handle), "loop")
+    jobs.send("outer")
+    simulation.advance(20)
+
+    assert said == [SelfWaitError, "done"]
+    loop.send(ShutdownRequest()).wait()
 
 
 # The end of the loop.
