@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import queue
@@ -288,6 +289,12 @@ class Crew:
 
     def process(self, message: Message[Any, Any]) -> object:
         """Return what the handler makes of a message that comes from no mailbox; not on the event loop."""
+        try:
+            return self._process(message)
+        except (asyncio.CancelledError, GeneratorExit) as error:  # as with a message, it ends no loop
+            raise RuntimeError(f"the handler of the loop over {self._name!r} was cancelled") from error
+
+    def _process(self, message: Message[Any, Any]) -> object:
         run, result = self._run, cast("Ticket[object]", Ticket(self._clock.blocking))
         if run is None:
             return run_coroutine(self._clock, lambda: self._handler(message))

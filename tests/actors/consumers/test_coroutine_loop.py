@@ -526,6 +526,20 @@ def test_a_loop_that_does_not_run_processes_a_body_by_itself() -> None:
     assert MailboxLoop(jobs, handle).process(1) == 2
 
 
+def test_a_cancellation_while_a_body_is_processed_is_told_and_ends_nothing(simulation: Simulation) -> None:
+    async def handle(_message: Mail) -> None:
+        raise asyncio.CancelledError
+
+    loop = LoopActor.start(MailboxLoop(Box("jobs"), handle), "loop")
+    answer = loop.send(ProcessRequest(body=1))
+    simulation.advance(1)
+
+    with pytest.raises(RuntimeError, match="the handler of the loop over 'jobs' was cancelled"):
+        answer.wait(0)
+    assert loop.state is LoopState.RUNNING
+    loop.send(ShutdownRequest()).wait()
+
+
 def test_the_handler_knows_its_loop_while_a_body_is_processed(simulation: Simulation) -> None:
     async def handle(_message: Mail) -> str:
         while not stop_asked():
