@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from contextvars import Context
 
+    from loopwarden._blocking import Lock
     from loopwarden.clock import Clock
 
 __all__ = ["EventLoopHost", "EventLoopRun", "run_coroutine"]
@@ -34,14 +35,16 @@ class EventLoopRun:
     Args:
         name: What the thread is called.
         clock: The time that its coroutines live by.
+        lock: Guards who uses it.
     """
 
-    def __init__(self, name: str, clock: Clock) -> None:
+    def __init__(self, name: str, clock: Clock, lock: Lock) -> None:
         self._name = name
         self._clock = clock
+        self._lock = lock
         self._over: asyncio.Future[None] | None = None
         self._asked_at: float | None = None  # since when it has not answered whether it gets on
-        #: Who uses it, and what each does when it has failed; changed under the lock of the `EventLoopHost`.
+        #: Who uses it, and what each does when it has failed; changed under the lock.
         self.users: dict[object, Callable[[BaseException], None]] = {}
         #: The coroutines of loops, by their tasks.
         self.tasks: dict[asyncio.Task[None], object] = {}
@@ -49,6 +52,8 @@ class EventLoopRun:
         self.lost = 0.0
         #: True once who joins next is given another one, because this one was stuck.
         self.is_given_up = False
+        #: True once it has failed, so that nothing more begins on it; set under the lock.
+        self.has_failed = False
         self.thread_id: int | None = None
         #: What coroutines have a copy of.
         self.context: Context = copy_context()
@@ -120,7 +125,10 @@ class EventLoopRun:
             write(self.ready, error=error)
         finally:
             if failure is not None:
-                for failed in tuple(self.users.values()):
+                with self._lock:
+                    self.has_failed = True
+                    users = tuple(self.users.values())
+                for failed in users:
                     failed(failure)
             self.tasks.clear()
             write(self.ended)
@@ -165,8 +173,8 @@ class EventLoopHost:
         """
         with self._lock:
             run, is_new = self._run, False
-            if run is None or run.ended.is_ready():
-                run, is_new = EventLoopRun(self._name, self._clock), True
+            if run is None or run.has_failed or run.ended.is_ready():
+                run, is_new = EventLoopRun(self._name, self._clock, self._lock), True
                 self._run = run
             run.users[user] = failed
         if is_new:

@@ -30,6 +30,7 @@ from loopwarden import (
 )
 from loopwarden._ticket import write
 from loopwarden.actors import AbandonRequest, DLQConsumer, LoopState, RecallRequest, Runnable
+from loopwarden.actors.consumers._event_loop_host import EventLoopHost, EventLoopRun
 from loopwarden.errors import LoopAbandonedError, SelfWaitError
 from loopwarden.logs import ContextFilter
 from loopwarden.mailbox import InMemoryMailbox, Message
@@ -1053,6 +1054,24 @@ def test_one_that_blocks_at_once_is_not_held_against_the_others(clock: FakeClock
     assert silent[False] == pytest.approx(0.9)
     assert silent[True] == pytest.approx(0.3)  # before the event loop was asked for the first time
     loop.send(AbandonRequest()).wait(PATIENCE)
+
+
+def test_who_joins_an_event_loop_that_has_failed_is_given_another_one(clock: FakeClock) -> None:
+    host = EventLoopHost("shared", clock)
+    joined: list[EventLoopRun] = []
+
+    def fail(_error: BaseException) -> None:
+        joined.append(host.join("second", fail))  # as a loop that is restarted before all others have been told
+
+    first = host.join("first", fail)
+    first.call(first.loop.stop)
+    first.ended.wait(PATIENCE)
+
+    assert joined[0] is not first
+    assert joined[0].call(lambda: None)
+    host.leave(first, "first")
+    host.leave(joined[0], "second")
+    joined[0].ended.wait(PATIENCE)
 
 
 # What cannot be.
