@@ -169,7 +169,8 @@ class Crew:
 
     def pop_free(self) -> CoroutineWorker:
         """Return a worker that is free."""
-        return self._free.popleft()
+        with self._lock:
+            return self._free.popleft()
 
     def start(self, workers: list[CoroutineWorker]) -> None:
         """Have the coroutines of workers begun, which have a message in hand."""
