@@ -208,8 +208,8 @@ class CoroutineWorker(MessageHolder):
                     self._note_fate(message, "returned" if is_back else fate_of(message))
             elif error is None:
                 self._succeeded(message)
-            elif self._cancelled_for and issubclass(type(error), asyncio.CancelledError):
-                self._give_back_cancelled(message, self._cancelled_for)
+            elif issubclass(type(error), asyncio.CancelledError) and (why := self._cancelled_for or self._run_failed()):
+                self._give_back_cancelled(message, why)
             else:
                 self._give_back_failed(message, error)
                 if self._ends_loop(error):
@@ -218,6 +218,11 @@ class CoroutineWorker(MessageHolder):
             return None
         finally:
             self._leave()
+
+    def _run_failed(self) -> str:
+        """Say why all that was on the event loop was cancelled; empty if it was not."""
+        failure = None if self._run is None else self._run.failure
+        return "" if failure is None else f"the event loop has ended: {describe(failure)}"
 
     def _give_back_cancelled(self, message: Message[Any, Any], why: str) -> None:
         is_back = self._settled(message, lambda: message.nack(0, error=why))

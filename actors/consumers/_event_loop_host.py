@@ -52,8 +52,8 @@ class EventLoopRun:
         self.lost = 0.0
         #: True once who joins next is given another one, because this one was stuck.
         self.is_given_up = False
-        #: True once it has failed, so that nothing more begins on it; set under the lock.
-        self.has_failed = False
+        #: What it has failed with, so that nothing more begins on it; set under the lock.
+        self.failure: BaseException | None = None
         self.thread_id: int | None = None
         #: What coroutines have a copy of.
         self.context: Context = copy_context()
@@ -111,7 +111,6 @@ class EventLoopRun:
             self.lost += self._clock.monotonic() - asked_at
 
     def _work(self) -> None:
-        failure: BaseException | None = None
         self.thread_id = threading.get_ident()
         try:
             with asyncio.Runner(loop_factory=lambda: make_event_loop(self._clock)) as runner:
@@ -119,19 +118,24 @@ class EventLoopRun:
                 self.context = copy_context()
                 self._over = loop.create_future()
                 write(self.ready, loop)
-                runner.run(self._wait())
+                try:
+                    runner.run(self._wait())
+                except BaseException as error:
+                    self._fail(error)  # before it is closed, which cancels what is on it
+                    raise
         except BaseException as error:  # noqa: BLE001  a coroutine may have stopped the event loop
-            failure = error
+            self._fail(error)
             write(self.ready, error=error)
         finally:
-            if failure is not None:
-                with self._lock:
-                    self.has_failed = True
-                    users = tuple(self.users.values())
-                for failed in users:
-                    failed(failure)
+            if self.failure is not None:
+                for failed in tuple(self.users.values()):
+                    failed(self.failure)
             self.tasks.clear()
             write(self.ended)
+
+    def _fail(self, error: BaseException) -> None:
+        with self._lock:
+            self.failure = self.failure or error
 
     async def _wait(self) -> None:
         assert self._over is not None, "it is made before"
@@ -173,7 +177,7 @@ class EventLoopHost:
         """
         with self._lock:
             run, is_new = self._run, False
-            if run is None or run.has_failed or run.ended.is_ready():
+            if run is None or run.failure is not None or run.ended.is_ready():
                 run, is_new = EventLoopRun(self._name, self._clock, self._lock), True
                 self._run = run
             run.users[user] = failed

@@ -731,6 +731,29 @@ def test_an_event_loop_that_user_code_stops_fails_the_loop_and_its_messages_are_
     assert [message.body for message in jobs.receive(max_messages=10)] == ["stop"]
 
 
+def test_messages_that_the_end_of_the_event_loop_has_cancelled_have_not_failed(clock: FakeClock) -> None:
+    jobs: Box = InMemoryMailbox("jobs", max_deliveries=1)
+
+    async def leave() -> None:
+        raise SystemExit(3)
+
+    async def handle(message: Mail) -> None:
+        if message.body == "leaves":
+            async with asyncio.TaskGroup() as group:
+                group.create_task(leave())
+        await asyncio.sleep(1_000)
+
+    jobs.send_many(["waits", "leaves"])
+    loop = MailboxLoop(jobs, handle, concurrency=2)
+    with pytest.raises(SystemExit):
+        loop.run()
+
+    letters = {letter.body: letter.error for letter in jobs.dead_letters.peek()}
+    assert letters == {"waits": "the event loop has ended: SystemExit(3)", "leaves": "SystemExit(3)"}
+    assert [(each.returned, each.failed) for each in loop.progress] == [(0, 0), (1, 0), (0, 1)]
+    assert clock.monotonic() == 1_000.0
+
+
 def test_a_coroutine_of_a_run_that_has_failed_says_nothing_of_the_next_message(clock: FakeClock) -> None:
     jobs: Box = InMemoryMailbox("jobs")
     left: list[Any] = []
