@@ -42,7 +42,7 @@ class Place(Running):
 
     @property
     @override
-    def is_alone(self) -> bool:  # type: ignore[override]  it depends on who asks
+    def is_alone(self) -> bool:  # type: ignore[override]  # it depends on who asks
         """True on the event loop: if that is blocked, nothing else works for the loop; a thread may wait."""
         return threading.get_ident() == self._run.thread_id
 
