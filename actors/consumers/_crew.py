@@ -136,17 +136,18 @@ class Crew:
     def wait_free(self, token: Token, *, all_of_them: bool) -> int:
         """Wait until a worker is free, or all are; return how many are, or 0 if the wait was cut short."""
         least = len(self.workers) if all_of_them else 1
-        if len(self._free) < least:
-            self._wait(token, lambda: len(self._free) >= least)
-        return len(self._free) if len(self._free) >= least else 0
+        # Also if one is free by then: what has cut the wait short is to be looked at, and its nudge is taken.
+        return len(self._free) if self._wait(token, lambda: len(self._free) >= least) else 0
 
-    def _wait(self, token: Token | None, is_so: Callable[[], bool]) -> None:
+    def _wait(self, token: Token | None, is_so: Callable[[], bool]) -> bool:
+        """Wait until it is so; false if a token has cut the wait short."""
         while not is_so():
             gate = self._gate()
             if not is_so():
                 wait_with(self._clock, gate, None, token)
             if token is not None and (token.take_nudge() or token.stopped):
-                return
+                return False
+        return True
 
     def _gate(self) -> Gate:
         """Return a gate that the next change opens."""

@@ -15,6 +15,7 @@ from typing_extensions import override
 
 from loopwarden import (
     ChildSpec,
+    DrainRequest,
     EventLoopThread,
     HealthCheckRequest,
     LoopActor,
@@ -806,6 +807,26 @@ def test_what_a_store_raises_that_is_no_exception_ends_the_loop_and_keeps_no_oth
     assert isinstance(loop.ended.wait(0).cause, PanicError)
     back = [message.body for _ in range(2) for message in jobs.receive()]
     assert sorted(back) == ["a", "b"]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_drain_that_comes_as_a_coroutine_ends_does_not_wait_for_the_next_poll(seed: int) -> None:
+    with Simulation(seed=seed) as simulation:
+        jobs: Box = InMemoryMailbox("jobs")
+        may_end: Ticket[None] = Ticket()
+
+        async def handle(_message: Mail) -> None:
+            await may_end
+
+        jobs.send("job")
+        loop = LoopActor.start(MailboxLoop(jobs, handle, wait_time_seconds=20), "loop")
+        simulation.advance(1)
+        may_end.complete(None)
+        drained = loop.send(DrainRequest(timeout=30))
+        simulation.advance(1)
+
+        assert drained.wait(0).drained
+        loop.send(ShutdownRequest()).wait()
 
 
 # Giving coroutines up.
