@@ -6,6 +6,7 @@ lock until the signal was heard. A round that hangs is the last that this progra
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -20,6 +21,7 @@ from pydantic import BaseModel
 
 from loopwarden import (
     ChildSpec,
+    EventLoopThread,
     HealthCheckRequest,
     LoopGroup,
     MailboxLoop,
@@ -168,6 +170,25 @@ def serve_server(url: str, trap: Trap) -> int:
     return service.run().exit_code
 
 
+def serve_coroutines(_path: str, trap: Trap) -> int:
+    clock = SystemClock(HookedBlocking(on_acquired=trap))
+    box: InMemoryMailbox[str, Any] = InMemoryMailbox("jobs", clock=clock)
+    box.send_many(["job"] * 20)
+    work, shared = Work(20), EventLoopThread(clock=clock)
+
+    async def handle(message: Message[str, Any]) -> None:
+        await asyncio.sleep(0)
+        work.handle(message)
+
+    def make() -> MailboxLoop[str]:
+        return MailboxLoop(box, handle, concurrency=5, event_loop=shared, clock=clock)
+
+    tree = Supervisor("root", children=[ChildSpec(id="coroutines", start=make)], clock=clock)
+    trap.service = service = Service(tree, mailboxes=[box], clock=clock, shutdown_timeout=PATIENCE)
+    work.done.on_ready(lambda _: service.shut_down())
+    return service.run().exit_code
+
+
 def run_group(_path: str, trap: Trap) -> int:
     clock = SystemClock(HookedBlocking(on_acquired=trap))
     box: InMemoryMailbox[str, Any] = InMemoryMailbox("jobs", clock=clock)
@@ -198,6 +219,7 @@ def main() -> None:
         (serve_server, redis, ("redis", "_pauses")),
         (serve_server, postgres, ("postgres",)),
         (run_group, path, ("",)),
+        (serve_coroutines, path, ("_crew", "_event_loop")),
         (serve_processes, path, ("_process_workers",)),
     )
     for run, store, where in runs:
