@@ -21,6 +21,13 @@ if TYPE_CHECKING:
     from redis_servers import Server
 
 Jobs = RedisMailbox[Any, Any]
+#: A replica that is there has all the time it needs to confirm.
+PATIENT = "?socket_timeout=60"
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_store, "CONFIRM_MILLISECONDS", 50_000)
 
 
 def test_what_is_repeated_is_confirmed_only_if_a_replica_has_it(
@@ -32,7 +39,7 @@ def test_what_is_repeated_is_confirmed_only_if_a_replica_has_it(
     for script in SCRIPTS.values():
         primary.call("SCRIPT", "LOAD", script.text)
     with LossyProxy(primary.port) as proxy:
-        jobs: Jobs = RedisMailbox(proxy.url, "jobs", durability="replicated")
+        jobs: Jobs = RedisMailbox(proxy.url + PATIENT, "jobs", durability="replicated")
         jobs.send_many(range(4))
         jobs.send("known", dedup_id="known")
         first, second, third, fourth = jobs.receive(max_messages=4)
@@ -67,7 +74,7 @@ def test_message_that_was_sent_before_is_confirmed_only_if_a_replica_has_it(
     primary = make_server("--repl-diskless-sync-delay", "0")
     replica = make_server("--replicaof", "127.0.0.1", str(primary.port))
     wait_until(lambda: replica.call("INFO", "replication")["master_link_status"] == "up")
-    jobs: Jobs = RedisMailbox(primary.url, "jobs", durability="replicated")
+    jobs: Jobs = RedisMailbox(primary.url + PATIENT, "jobs", durability="replicated")
     jobs.send("warm-up")
     replica.send(signal.SIGSTOP)
     monkeypatch.setattr(_store, "CONFIRM_MILLISECONDS", 20)
