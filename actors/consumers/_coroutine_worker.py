@@ -23,6 +23,7 @@ from loopwarden.mailbox import SupportsWaitedUntil, Token
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
+    from contextvars import Context
     from types import FrameType
 
     from loopwarden.actors.consumers._event_loop_host import EventLoopRun
@@ -37,8 +38,15 @@ __all__ = ["CoroutineWorker", "Place", "in_time"]
 class Place(Running):
     """What is running in a coroutine, and in what it starts."""
 
-    def __init__(self, run: EventLoopRun) -> None:
+    def __init__(self, run: EventLoopRun, loop: str | None, owner: object, group: object, mailbox: str) -> None:
         self._run = run
+        self.loop, self.owner, self.group, self.mailbox = loop, owner, group, mailbox
+
+    def context(self) -> Context:
+        """Return a context of its own for the coroutine."""
+        context = self._run.context.copy()
+        context.run(TASK.set, self)
+        return context
 
     @property
     @override
@@ -116,13 +124,11 @@ class CoroutineWorker(MessageHolder):
             self.over(message)
             return
         self._is_begun = True
-        place = Place(run)
-        place.loop, place.owner, place.group, place.mailbox = loop, owner, group, self._source.name
+        place = Place(run, loop, owner, group, self._source.name)
         token = self.token  # not that of a later message
         place.heartbeat, place.is_stopped = self.heartbeat, lambda: token.stopped
         place.message_id, place.delivery = message.id, message.delivery_count
-        context = run.context.copy()
-        context.run(TASK.set, place)
+        context = place.context()
         coroutine = self._work(message, run, place)
         task: asyncio.Task[None]
         if sys.version_info >= (3, 12):  # one that need not wait is done at once

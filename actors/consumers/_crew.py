@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, cast, final
 from typing_extensions import override
 
 from loopwarden._log import report
-from loopwarden._running import TASK
 from loopwarden._threads import run_in_thread
 from loopwarden._ticket import Ticket, write
 from loopwarden.actors.consumers._coroutine_worker import CoroutineWorker, Place, in_time
@@ -236,7 +235,7 @@ class Crew:
                 self._freed(batch)
 
     def _settle_all(self, batch: list[CoroutineWorker]) -> None:
-        done = self._acknowledge([each for each in batch if each.acknowledges is not None])
+        done = self._acknowledge(batch)
         for worker in batch:
             if worker in done:
                 continue
@@ -249,11 +248,11 @@ class Crew:
         self._freed(batch)
 
     def _acknowledge(self, workers: list[CoroutineWorker]) -> set[CoroutineWorker]:
-        """Acknowledge the messages of several workers in one step; return whose were."""
+        """Acknowledge in one step what is only to be acknowledged, if it is several; return whose it was."""
         acknowledge_many: Callable[[Iterable[Any]], list[Any]] | None = getattr(self._source, "acknowledge_many", None)
-        if len(workers) <= 1 or acknowledge_many is None:
-            return set()
         messages = {worker: message for worker in workers if (message := worker.acknowledges) is not None}
+        if len(messages) <= 1 or acknowledge_many is None:
+            return set()
         try:
             refused = {id(each) for each in acknowledge_many(messages.values())}
         except BaseException:  # noqa: BLE001  a back end may be user code: each is tried by itself, and tells why
@@ -311,11 +310,9 @@ class Crew:
             else:
                 write(result, made)
 
-        place = Place(run)
-        place.loop, place.owner, place.group, place.mailbox = self._loop_name, self._owner, self._group, self._name
+        place = Place(run, self._loop_name, self._owner, self._group, self._name)
         place.is_stopped = lambda: self.intake.token.stopped
-        context = run.context.copy()
-        context.run(TASK.set, place)
+        context = place.context()
 
         def begin() -> None:
             task = run.loop.create_task(answer(), context=context)
